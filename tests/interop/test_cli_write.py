@@ -426,7 +426,7 @@ def test_interrupted_write(tmp_path):
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "        yield n, {'x': n, 'label': n % 3}\n"
         "@register('endless', 'all numbers', recognise=lambda probed: True, rank=-1)\n"
-        "def open_endless(probed, *, label, split):\n"
+        "def open_endless(probed, options):\n"
         "    return Source('endless', probed.path, endless(), label='label')\n"
         "sys.exit(main(['write', '.', 'deep/data', '--no-progress']))\n"
     )

@@ -5,8 +5,8 @@ package registers the formats that it reads.
 """
 
 from covey.sources import csv, image_table, images, json, npz, parquet, tfrecord  # noqa: F401
-from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, register
-from covey.sources.source import Item, LazyItems, Source
+from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, open_splits, register
+from covey.sources.source import Item, LazyItems, Source, SourceOptions, SourceSplits
 from covey.sources.tfrecord import from_tfds_builder
 
 __all__ = [
@@ -16,7 +16,10 @@ __all__ = [
     "LazyItems",
     "ProbedPath",
     "Source",
+    "SourceOptions",
+    "SourceSplits",
     "from_tfds_builder",
     "open_source",
+    "open_splits",
     "register",
 ]

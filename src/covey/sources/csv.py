@@ -10,7 +10,14 @@ from typing import Any, BinaryIO
 from covey.errors import SourceError
 from covey.schema import ClassLabel, Features, Tensor
 from covey.sources.registry import HEAD_BYTES, ProbedPath, check_file, read_head, register
-from covey.sources.source import Item, Source, check_label, find_label_name, source_error
+from covey.sources.source import (
+    Item,
+    Source,
+    SourceOptions,
+    check_label,
+    find_label_name,
+    source_error,
+)
 
 _DELIMITERS = (",", "\t", ";", "|")
 _BOM = b"\xef\xbb\xbf"
@@ -313,11 +320,11 @@ def _is_table(probed: ProbedPath) -> bool:
 
 
 @register("CSV", "a CSV or TSV file with a header", recognise=_is_table, rank=6)
-def open_csv(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_csv(probed: ProbedPath, options: SourceOptions) -> Source:
     """Open a table. Its rows are keyed by their position, read twice, and not held in memory."""
     table = CsvTable.open(check_file(probed, "CSV"))
-    check_label(label, table.names, table.path)
-    label = label or find_label_name(table.names)
+    check_label(options.label, table.names, table.path)
+    label = options.label or find_label_name(table.names)
     typed = TypedTable.survey(table, label)
     return Source(
         "TSV" if table.delimiter == "\t" else "CSV",

@@ -17,6 +17,7 @@ from covey.sources.source import (
     Item,
     LazyItems,
     Source,
+    SourceOptions,
     as_source_error,
     check_label,
     find_label_name,
@@ -155,7 +156,7 @@ def _is_image_table(probed: ProbedPath) -> bool:
     recognise=_is_image_table,
     rank=1,
 )
-def open_image_table(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source:
     """Open the images whose paths a table lists. The other columns of the table are features."""
     listings = list(_listings(probed))
     if not listings:
@@ -172,8 +173,8 @@ def open_image_table(probed: ProbedPath, *, label: str | None, split: str | None
     (listing,) = listings
     table = listing.table
     others = [name for i, name in enumerate(table.names) if i != listing.column]
-    check_label(label, others, table.path)
-    label = label or find_label_name(others) or (others[0] if len(others) == 1 else None)
+    check_label(options.label, others, table.path)
+    label = options.label or find_label_name(others) or (others[0] if len(others) == 1 else None)
     own = table.names[listing.column]
     path_feature = "filename" if own == "image" else own
     if "image" in others or path_feature in others:

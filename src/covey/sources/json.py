@@ -12,6 +12,7 @@ from covey.sources.registry import ProbedPath, check_file, register
 from covey.sources.source import (
     Item,
     Source,
+    SourceOptions,
     check_label,
     find_label_name,
     list_names,
@@ -124,10 +125,10 @@ class _JsonLines:
 
 
 @register("JSON Lines", "a file with one JSON object per line", recognise=_is_lines, rank=4)
-def open_json_lines(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_json_lines(probed: ProbedPath, options: SourceOptions) -> Source:
     """Open a file of objects, keyed by their position."""
     path = check_file(probed, "JSON Lines")
-    label = _find_label(iter(_JsonLines(path)), label, path)
+    label = _find_label(iter(_JsonLines(path)), options.label, path)
     return Source("JSON Lines", path, _JsonLines(path, label), label=label)
 
 
@@ -179,11 +180,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @register("JSON", "a JSON file of objects by id, or a list of objects", recognise=_is_json, rank=5)
-def open_json(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_json(probed: ProbedPath, options: SourceOptions) -> Source:
     """Open a file of objects, keyed by their id, or by their position in a list.
 
     The whole file is parsed in memory; JSON Lines files are streamed.
     """
     path = check_file(probed, "JSON")
-    label = _find_label(iter(_JsonObjects(path)), label, path)
+    label = _find_label(iter(_JsonObjects(path)), options.label, path)
     return Source("JSON", path, _JsonObjects(path, label), label=label)

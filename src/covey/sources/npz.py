@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from covey.sources.source import (
     Item,
     LazyItems,
     Source,
+    SourceOptions,
+    SourceSplits,
     as_source_error,
     check_label,
-    choose_split,
     find_label_name,
     source_error,
 )
@@ -99,7 +101,7 @@ def _is_npz(probed: ProbedPath) -> bool:
 
 
 @register("NPZ", "an NPZ file of arrays with a row per example", recognise=_is_npz)
-def open_npz(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_npz(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open arrays, whose rows are keyed by their position. The arrays are held in memory.
 
     An array of strings with another length may contain the class names of another array. Scalars
@@ -107,7 +109,21 @@ def open_npz(probed: ProbedPath, *, label: str | None, split: str | None) -> Sou
     """
     path = check_file(probed, "NPZ")
     arrays = {member: array for member, array in _load(path).items() if array.ndim}
-    members = _of_split(arrays, split, path)
+    by_split = _split_members(arrays)
+    if not by_split:
+        return _open_arrays(path, arrays, {member: member for member in arrays}, options.label)
+    return SourceSplits(
+        {
+            split: partial(_open_arrays, path, arrays, members, options.label)
+            for split, members in by_split.items()
+        }
+    )
+
+
+def _open_arrays(
+    path: str, arrays: Arrays, members: Mapping[str, str], label: str | None
+) -> Source:
+    """Open some members of an NPZ file, under the names that map to them."""
     given = {name: arrays[member] for name, member in members.items()}
     if not given:
         raise source_error(path, "there is no array with rows in this file")
@@ -127,14 +143,15 @@ def open_npz(probed: ProbedPath, *, label: str | None, split: str | None) -> Sou
     )
 
 
-def _of_split(arrays: Arrays, split: str | None, path: str) -> dict[str, str]:
-    """Return the member that stores each array of the requested split."""
-    found = {member: _SPLIT.fullmatch(member) for member in arrays}
-    splits = {match[2] for match in found.values() if match}
-    if not all(found.values()) or not splits:
-        return {member: member for member in arrays}
-    chosen = choose_split(splits, split, path)
-    return {match[1]: member for member, match in found.items() if match and match[2] == chosen}
+def _split_members(arrays: Arrays) -> dict[str, dict[str, str]]:
+    """Return the member of each array, by split; empty if the names do not contain splits."""
+    splits: dict[str, dict[str, str]] = {}
+    for member in arrays:
+        match = _SPLIT.fullmatch(member)
+        if match is None:
+            return {}
+        splits.setdefault(match[2], {})[match[1]] = member
+    return splits
 
 
 def _separate_names(

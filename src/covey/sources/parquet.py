@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
@@ -14,10 +15,12 @@ from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,
     Source,
+    SourceOptions,
+    SourceSplits,
     as_source_error,
     check_label,
-    files_of_split,
     find_label_name,
+    open_split_files,
     source_error,
 )
 
@@ -162,12 +165,16 @@ class _ParquetItems:
     recognise=lambda probed: bool(_parquet_files(probed)),
     rank=3,
 )
-def open_parquet(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_parquet(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open Parquet files, whose rows are keyed by their position and read in small batches."""
     found = _parquet_files(probed)
     if not found:
         raise source_error(probed.path, f"found {probed.describe()}, but no Parquet file")
-    files = files_of_split(found, split, probed.path)
+    return open_split_files(found, partial(_open_files, probed.path, options.label))
+
+
+def _open_files(path: str, label: str | None, files: list[str]) -> Source:
+    """Open the files of one split."""
     pa, parquet = _pyarrow()
     schema, length, with_nulls = None, 0, set()
     for file in files:
@@ -182,8 +189,8 @@ def open_parquet(probed: ProbedPath, *, label: str | None, split: str | None) ->
             raise source_error(file, f"the file cannot be read: {error}") from None
     fields = {each.name: each.type for each in schema or () if not pa.types.is_null(each.type)}
     if not fields or not length:
-        raise source_error(probed.path, f"there are {length} rows of {len(fields)} columns")
-    check_label(label, fields, probed.path)
+        raise source_error(path, f"there are {length} rows of {len(fields)} columns")
+    check_label(label, fields, path)
     label = label or find_label_name(fields)
     kinds = {}
     for name, arrow in fields.items():
@@ -191,9 +198,9 @@ def open_parquet(probed: ProbedPath, *, label: str | None, split: str | None) ->
         integral = pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)
         if integral and name in with_nulls and name != label:
             kinds[name] = Tensor("float64")  # null is nan, which integers lack
-    features = _features(kinds, label, schema, files, probed.path)
+    features = _features(kinds, label, schema, files, path)
     rows = _ParquetItems(tuple(files), kinds, label)
-    return Source("Parquet", probed.path, rows, length=length, features=features, label=label)
+    return Source("Parquet", path, rows, length=length, features=features, label=label)
 
 
 def _columns_with_nulls(metadata: Any) -> set[str]:

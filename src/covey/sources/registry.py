@@ -2,22 +2,36 @@
 
 A format is a function with a decorator that names and describes it, and recognises its content::
 
-    @register("sound directory", "a directory of WAV files", recognise=has_sounds)
-    def open_sounds(probed, *, label, split):
-        return Source("sound directory", probed.path, examples)
+    @register("words", "a file of words", recognise=has_words, options=("delimiter",))
+    def open_words(probed, options):
+        return Source("words", probed.path, examples)
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from covey.errors import CoveyError, SourceError
-from covey.sources.source import Source, as_source_error, list_names, source_error
+from covey.sources.source import (
+    Source,
+    SourceOptions,
+    SourceSplits,
+    as_source_error,
+    choose_split,
+    list_names,
+    source_error,
+)
 from covey.untrusted import RegularFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from covey.sources.source import SourceKeywords
 
 HEAD_BYTES = 1 << 16
 
@@ -78,7 +92,7 @@ class ProbedPath:
 class OpenKind(Protocol):
     """Type of the functions that open a source."""
 
-    def __call__(self, probed: ProbedPath, *, label: str | None, split: str | None) -> Source: ...
+    def __call__(self, probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits: ...
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,22 @@ class Kind:
     open: OpenKind
     rank: int = 0
     """Formats are tried in ascending order of rank."""
+    options: frozenset[str] = frozenset()
+    """Names of the options of :class:`SourceOptions` that the format has, except ``label``."""
+
+    def check_options(self, options: SourceOptions, path: str) -> None:
+        """Raise SourceError if an option is given that the format does not have."""
+        for option in options.given():
+            if option != "label" and option not in self.options:
+                allowed = sorted(self.options)
+                raise source_error(
+                    path,
+                    f"the format of this source is {self.name!r}, whose options are "
+                    f"{list_names(['label', *allowed])}",
+                    option=option,
+                    found=getattr(options, option),
+                    allowed="omitted",
+                )
 
 
 KINDS: dict[str, Kind] = {}
@@ -99,7 +129,12 @@ KINDS: dict[str, Kind] = {}
 
 
 def register(
-    name: str, description: str, *, recognise: Callable[[ProbedPath], bool], rank: int = 0
+    name: str,
+    description: str,
+    *,
+    recognise: Callable[[ProbedPath], bool],
+    rank: int = 0,
+    options: Iterable[str] = (),
 ) -> Callable[[OpenKind], OpenKind]:
     """Return a decorator that registers a function as the opener of a format.
 
@@ -108,10 +143,13 @@ def register(
         description: Description of the format, as a noun phrase.
         recognise: Function that returns whether a path has the format.
         rank: Position in the order of detection. Formats that match many files have a high rank.
+        options: Names of the options of :class:`SourceOptions` that the format has, except
+            ``label``, which all formats have.
     """
+    own = frozenset(options)
 
     def add(function: OpenKind) -> OpenKind:
-        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank)]
+        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank, own)]
         KINDS.clear()
         KINDS.update((kind.name, kind) for kind in sorted(kinds, key=lambda kind: kind.rank))
         return function
@@ -123,43 +161,75 @@ def open_source(
     path: str | os.PathLike[str],
     *,
     kind: str | None = None,
-    label: str | None = None,
     split: str | None = None,
+    **options: Unpack[SourceKeywords],
 ) -> Source:
     r"""Open labelled data of any registered format.
 
     Args:
         path: File, directory, or pattern such as ``"birds/*.tfrecord"``.
         kind: Name of the format, one of :data:`KINDS` (default: detected from the content).
-        label: Label feature (default: that of the format, or a feature with a common name).
         split: Split to read if the source has several; other sources ignore it.
+        options: Options of :class:`SourceOptions`, such as ``label="species"``.
 
     Raises:
-        SourceError: If the path cannot be read, or no format matches.
+        SourceError: If the path cannot be read, no format matches, or the source has several splits
+            and `split` is not one of them.
 
     >>> with open("birds.csv", "w") as file:
     ...     _ = file.write("name,label\nhedwig,owl\n")
     >>> list(open_source("birds.csv").examples)
     [(0, {'name': 'hedwig', 'label': 'owl'})]
     """
+    found = open_splits(path, kind=kind, **options)
+    if isinstance(found, Source):
+        return found
+    with _reading(os.fspath(path)):
+        return found[choose_split(found, split, os.fspath(path))]
+
+
+def open_splits(
+    path: str | os.PathLike[str], *, kind: str | None = None, **options: Unpack[SourceKeywords]
+) -> Source | SourceSplits:
+    """Open labelled data of any registered format, with all its splits.
+
+    Args:
+        path: As for :func:`open_source`, like `kind` and `options`.
+
+    Returns:
+        The splits by name, each opened when it is first accessed; or the source, if it does not
+        have splits.
+    """
+    with _reading(os.fspath(path)):
+        return _open(os.fspath(path), kind, SourceOptions(**options))
+
+
+def _open(path: str, kind: str | None, options: SourceOptions) -> Source | SourceSplits:
     named = None if kind is None else find_kind(kind)
-    probed = ProbedPath.probe(os.fspath(path))
-    try:
-        found = named or next((each for each in KINDS.values() if each.recognise(probed)), None)
-        if found is not None:
-            return found.open(probed, label=label, split=split)
-    except SourceError:
-        raise
-    except (CoveyError, OSError) as error:
-        raise _unreadable(error, probed.path) from None
-    except MemoryError:
-        raise source_error(probed.path, "not enough memory to read it") from None
+    probed = ProbedPath.probe(path)
+    found = named or next((each for each in KINDS.values() if each.recognise(probed)), None)
+    if found is not None:
+        found.check_options(options, path)
+        return found.open(probed, options)
     supported = "; ".join(f"{each.name}: {each.description}" for each in KINDS.values())
     raise source_error(
         probed.path,
         f"found {probed.describe()}, which has no supported format ({supported})",
         remedy="specify kind if it has one of them",
     )
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Raise the errors of a path as SourceErrors."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (CoveyError, OSError) as error:
+        raise _unreadable(error, path) from None
+    except MemoryError:
+        raise source_error(path, "not enough memory to read it") from None
 
 
 def find_kind(name: str) -> Kind:

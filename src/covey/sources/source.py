@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
+from typing import Any, Literal, TypedDict, overload
 
 from covey.errors import CoveyError, SourceError
 from covey.labels import LABEL_NAMES
@@ -15,6 +16,82 @@ from covey.urls import shown
 
 Key = str | int
 Item = tuple[Key, dict[str, Any]] | SourceError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Options of a source. None means that the format decides.
+
+    An option that the format of a source does not have is an error.
+
+    Args:
+        label: Label feature (default: that of the format, or a feature with a common name).
+        columns: Names of the columns of a table without a header, or of the elements of lists.
+        delimiter: Delimiter of a table (default: detected).
+        field: Path of the examples in a JSON file, such as ``"data.items"``.
+        splits: Names of the directories that are splits; the others are not read. An empty sequence
+            if none are (default: directories with common names of splits).
+        class_depth: Number of directories between the split and the files of a class; directories
+            below are ignored (default: all directories, whose number must be the same for all
+            files).
+        class_from: Whether the name of a class is that of the ``"last"`` of these directories, so
+            that directories of the same name are one class, or their ``"path"`` (default: the
+            path).
+
+    Raises:
+        SourceError: If an option has an invalid value; ``option`` is its name.
+    """
+
+    label: str | None = None
+    columns: Sequence[str] | None = None
+    delimiter: str | None = None
+    field: str | None = None
+    splits: Sequence[str] | None = None
+    class_depth: int | None = None
+    class_from: Literal["last", "path"] | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("columns", "splits"):
+            value = getattr(self, option)
+            is_valid = value is None or (
+                isinstance(value, Sequence)
+                and not isinstance(value, (str, bytes))
+                and all(isinstance(each, str) and each for each in value)
+                and len(set(value)) == len(value)
+            )
+            _check(option, value, is_valid, "a list of distinct names")
+            object.__setattr__(self, option, None if value is None else tuple(value))
+        for option in ("label", "delimiter", "field"):
+            value = getattr(self, option)
+            is_valid = value is None or (isinstance(value, str) and value != "")
+            _check(option, value, is_valid, "a string that is not empty")
+        depth = self.class_depth
+        is_valid = depth is None or (type(depth) is int and depth >= 1)
+        _check("class_depth", depth, is_valid, "an integer >= 1")
+        is_valid = self.class_from in (None, "last", "path")
+        _check("class_from", self.class_from, is_valid, "'last' or 'path'")
+
+    def given(self) -> tuple[str, ...]:
+        """Return the names of the options that are not None."""
+        names = (each.name for each in fields(self))
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+
+def _check(option: str, found: object, is_valid: bool, allowed: str) -> None:
+    if not is_valid:
+        raise SourceError(option=option, found=found, allowed=allowed)
+
+
+class SourceKeywords(TypedDict, total=False):
+    """The options of :class:`SourceOptions` as keyword arguments."""
+
+    label: str | None
+    columns: Sequence[str] | None
+    delimiter: str | None
+    field: str | None
+    splits: Sequence[str] | None
+    class_depth: int | None
+    class_from: Literal["last", "path"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +118,35 @@ class Source:
     """Label feature; None if the format does not define one."""
     columns: Mapping[str, Any] | None = None
     """The same data by column, if the format stores columns."""
+    notes: tuple[str, ...] = ()
+    """What a summary should mention, such as files that are not read."""
+
+
+class SourceSplits(Mapping[str, Source]):
+    """The splits of a source, by name. A split is opened when it is first accessed.
+
+    Args:
+        openers: A function for each split that opens it.
+        notes: What a summary should mention, such as files that are not read.
+    """
+
+    def __init__(
+        self, openers: Mapping[str, Callable[[], Source]], *, notes: Sequence[str] = ()
+    ) -> None:
+        self._openers = dict(openers)
+        self._opened: dict[str, Source] = {}
+        self.notes = tuple(notes)
+
+    def __getitem__(self, split: str) -> Source:
+        if split not in self._opened:
+            self._opened[split] = self._openers[split]()
+        return self._opened[split]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._openers)
+
+    def __len__(self) -> int:
+        return len(self._openers)
 
 
 class LazyItems(Sequence[Item], abc.ABC):
@@ -142,15 +248,18 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
     )
 
 
-def files_of_split(files: Sequence[str], split: str | None, path: str) -> list[str]:
-    """Return the files of the requested split; all files if their names do not contain splits.
+def open_split_files(
+    files: Sequence[str], open_files: Callable[[list[str]], Source]
+) -> Source | SourceSplits:
+    """Open files as splits if the name of each contains that of a split; otherwise as one source.
 
-    >>> files_of_split(["train-0.parquet", "train-1.parquet", "test-0.parquet"], "test", "birds")
-    ['test-0.parquet']
+    Args:
+        files: Paths of the files.
+        open_files: Function that opens some of them as one source.
     """
     by_split: dict[str, list[str]] = {}
     for file in files:
         by_split.setdefault(split_of_file(file) or "", []).append(file)
     if len(by_split) < 2 or "" in by_split:
-        return list(files)
-    return by_split[choose_split(by_split, split, path)]
+        return open_files(list(files))
+    return SourceSplits({split: partial(open_files, each) for split, each in by_split.items()})

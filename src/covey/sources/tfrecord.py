@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.dataset.dataset import Dataset
-from covey.dataset.layout import find_layout
+from covey.dataset.layout import Layout, find_layout
 from covey.dataset.open import open as open_dataset
 from covey.dataset_info import ALL_REPLACED, drop_replaced
 from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning, SourceError
@@ -27,11 +28,12 @@ from covey.sources.registry import ProbedPath, open_source, read_head, register
 from covey.sources.source import (
     Item,
     Source,
+    SourceOptions,
+    SourceSplits,
     as_source_error,
     check_label,
-    choose_split,
-    files_of_split,
     find_label_name,
+    open_split_files,
     source_error,
 )
 from covey.tfrecord import RecordReader
@@ -142,25 +144,31 @@ def _read_info(directory: str) -> bytes | None:
     recognise=lambda probed: bool(_record_files(probed)),
     rank=3,
 )
-def open_tfrecords(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_tfrecords(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open TFRecord files. All records are read once to infer their features."""
     found = _record_files(probed) or list(probed.files if not probed.directories else ())
     if not found:
         raise source_error(probed.path, f"found {probed.describe()}, but no TFRecord file")
-    files = [os.path.abspath(file) for file in files_of_split(found, split, probed.path)]
+    return open_split_files(
+        list(map(os.path.abspath, found)), partial(_open_files, probed.path, options.label)
+    )
+
+
+def _open_files(path: str, label: str | None, files: list[str]) -> Source:
+    """Open the files of one split."""
     try:
         dataset, errors = _open(files, split="all")
     except ExampleError:  # this record is an unreadable item, not an unreadable source
         dataset, errors = _open(files, split="all", features=_infer_valid(files))
     if not len(dataset) and not errors:
-        raise source_error(probed.path, "there are no records")
+        raise source_error(path, "there are no records")
     features = Features({name: _writable(kind) for name, kind in dataset.features.items()})
-    check_label(label, features, probed.path)
+    check_label(label, features, path)
     root = os.path.commonpath([os.path.dirname(file) for file in files])
     items = _DatasetItems(dataset, root, errors)
     return Source(
         "TFRecords",
-        probed.path,
+        path,
         items,
         length=len(items),
         features=features,
@@ -205,19 +213,25 @@ def _is_prepared(probed: ProbedPath) -> bool:
 
 
 @register("TFDS directory", "a directory that TFDS or covey wrote", recognise=_is_prepared)
-def open_tfds(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """Open one split of a TFDS directory. Images stay encoded."""
+def open_tfds(probed: ProbedPath, options: SourceOptions) -> SourceSplits:
+    """Open the splits of a TFDS directory. Images stay encoded."""
     directory = probed.path
     if not _is_prepared(probed):
         raise source_error(
             directory, f"found {probed.describe()}, but not {INFO_FILE} and {FEATURES_FILE}"
         )
     layout = find_layout(directory)
-    chosen = choose_split(layout.splits, split, directory)
-    dataset, errors = _open(directory, split=chosen)
-    expected = sum(layout.splits[chosen].records or ())
+    return SourceSplits(
+        {split: partial(_open_split, layout, split, options.label) for split in layout.splits}
+    )
+
+
+def _open_split(layout: Layout, split: str, label: str | None) -> Source:
+    directory = layout.path
+    dataset, errors = _open(directory, split=split)
+    expected = sum(layout.splits[split].records or ())
     if not errors and len(dataset) != expected:
-        reason = f"split {chosen!r} has {len(dataset)} records; {INFO_FILE} lists {expected}"
+        reason = f"split {split!r} has {len(dataset)} records; {INFO_FILE} lists {expected}"
         errors.append(source_error(directory, reason))
     features = dataset.features
     if layout.features is not None:  # which may have classes of other splits
