@@ -1,6 +1,7 @@
 """Spoken digits: WAV, FLAC, OGG and MP3 files to batches, and to TFDS."""
 
 import io
+import json
 import os
 import pickle
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 import tensorflow as tf
@@ -284,6 +286,32 @@ def test_hugging_face_dataset(form):
             if form != "array":
                 expected, _ = soundfile.read(paths[each["n"]], dtype="float32")
             assert np.array_equal(each["audio"], expected)
+
+
+def test_parquet_of_hugging_face():
+    put_digits()
+    paths = [f"digits/{name}/{n}_{name}.wav" for name in DIGITS for n in range(6)]
+    sounds = [{"bytes": Path(path).read_bytes(), "path": path} for path in paths]
+    sounds[0]["bytes"] = b"RIFF"
+    sounds[7] = None
+    features = {"audio": {"_type": "Audio"}, "label": {"_type": "ClassLabel", "names": DIGITS}}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    columns = {"audio": pa.array(sounds, kind), "label": [n // 6 for n in range(18)]}
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), "digits.parquet")
+    source = open_source("digits.parquet")
+    assert source.features["audio"] == covey.Audio(RATE)
+    invalid = {i: each for i, each in enumerate(source.examples) if isinstance(each, SourceError)}
+    assert {i: (each.record, each.feature) for i, each in invalid.items()} == {
+        0: (0, "audio"),
+        7: (7, "audio"),
+    }
+    result = covey.write(source, "out", split="train", on_error="skip")
+    assert (result.records, sum(result.classes.values())) == (16, 16)
+    with covey.open("out", split="train") as ds:
+        ours = sorted(each["audio"].tobytes() for each in ds)
+    theirs = [soundfile.read(path, dtype="float32")[0] for path in paths]
+    assert ours == sorted(theirs[n].tobytes() for n in range(18) if n not in invalid)
 
 
 # Frameworks.

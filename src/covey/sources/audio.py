@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from covey.errors import CoveyError, FeatureError, StorageError
+from covey.errors import FeatureError, SourceError, StorageError
 from covey.schema import Audio
 from covey.schema.audio import (
     EXTENSIONS,
@@ -22,7 +22,7 @@ from covey.schema.audio import (
 from covey.sources import images
 from covey.sources.class_directory import OPTIONS, FileKind, open_class_directory, walk_files
 from covey.sources.registry import ProbedPath, register
-from covey.sources.source import Source, SourceOptions, SourceSplits, as_source_error, source_error
+from covey.sources.source import Source, SourceOptions, SourceSplits, as_source_error
 from covey.untrusted import read_file
 
 # Files that are counted to decide between sounds and images, such as the covers of albums.
@@ -40,28 +40,48 @@ def read_sound(path: str) -> dict[str, Any]:
     Raises:
         SourceError: If it cannot be read, or is not a complete audio file.
     """
-    data = _read(path)
+    return decode_sound(_read(path), path)
+
+
+def decode_sound(data: bytes, path: str | None = None) -> dict[str, Any]:
+    """Return the samples of the content of an audio file as float32, with its sampling rate.
+
+    Raises:
+        SourceError: If it is not a complete audio file.
+    """
     try:
         samples, rate = decode_audio(data, "float32")
     except MissingSoundfileError:
         raise
     except FeatureError as error:
-        raise source_error(path, error.reason) from None
+        raise SourceError(error.reason, path=path) from None
     return {"array": samples[:, 0] if samples.shape[1] == 1 else samples, "sampling_rate": rate}
 
 
 def infer_sound(paths: Iterable[str]) -> Audio:
     """Return the feature of the first valid file: its sampling rate and number of channels."""
-    for path in paths:
+    return infer_content(map(_read_or_empty, paths))
+
+
+def infer_content(files: Iterable[bytes]) -> Audio:
+    """Return the feature of the first valid content of an audio file."""
+    for data in files:
         try:
-            header = read_audio_header(_read(path))
+            header = read_audio_header(data)
         except MissingSoundfileError:
             raise
-        except CoveyError:
+        except FeatureError:
             continue  # reading the example reports it
         channels = header.channels
         return Audio(header.sample_rate, shape=(None,) if channels == 1 else (None, channels))
     return Audio()
+
+
+def _read_or_empty(path: str) -> bytes:
+    try:
+        return _read(path)
+    except SourceError:
+        return b""
 
 
 def _read(path: str) -> bytes:
