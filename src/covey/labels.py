@@ -43,6 +43,13 @@ def can_be_label(feature: Feature) -> bool:
     return isinstance(feature, ClassLabel) or is_string(feature) or _is_integer(feature)
 
 
+def declared_label(features: Features | None, name: str | None) -> str | None:
+    """Return the label that metadata declares; None if it is not a feature that can be a label."""
+    if features is None or name is None or name not in features:
+        return None
+    return name if can_be_label(features[name]) else None
+
+
 def find_label(features: Features, label: str | None, *, needed: bool = False) -> str | None:
     """Return the label feature: the requested one, or the only ClassLabel.
 

@@ -67,6 +67,8 @@ def examples_of_tfds(path, split="train"):
 def test_a_directory_of_sounds_to_batches(capsys):
     put_digits()
     assert main(["write", "digits", "out", "--split", "train"]) == 0
+    assert main(["info", "out"]) == 0
+    assert "Audio of float32 (any,), 8,000 Hz" in capsys.readouterr().out
     with covey.open("out", split="train") as ds:
         assert ds.features["audio"] == covey.Audio(RATE)
         assert ds.features["label"].names == DIGITS

@@ -171,7 +171,8 @@ def test_add_a_split_to_external_records():
     put_records(template)
     write_metadata(template, supervised_keys=("family", "species"))
     example = {"x": [9, 9], "family": 0, "species": "jay"}
-    covey.write([example], "records/2.0.0", split="test", label="species")
+    result = covey.write([example], "records/2.0.0", split="test")
+    assert result.label == "species"
     builder = tfds.builder_from_directory("records/2.0.0")
     assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
         "train": 6,

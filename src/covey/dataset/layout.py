@@ -20,7 +20,7 @@ from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_v
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
 from covey.index import ShardFiles
-from covey.labels import can_be_label
+from covey.labels import declared_label
 from covey.schema import Features
 from covey.schema.tfds_read import features_from_tfds
 from covey.splits import SplitTerm, split_of_file
@@ -78,9 +78,7 @@ class Layout:
     def label(self) -> str | None:
         """The label feature that the metadata declares; None if it declares none."""
         name = None if self.info is None else self.info.supervised_label
-        if name is None or self.features is None or name not in self.features:
-            return None
-        return name if can_be_label(self.features[name]) else None
+        return declared_label(self.features, name)
 
     def is_replaced(self) -> bool:
         """Return whether another version of the dataset was committed after this one was found."""
