@@ -165,6 +165,12 @@ def test_float_samples(samples, dtype):
     assert encode(Audio(8000, "int16"), given_samples).tolist() == expected_int16(samples)
 
 
+def test_samples_of_another_byte_order():
+    samples = np.array([256, -2], ">i2")
+    assert encode(Audio(8000, "int16"), samples).tolist() == [256, -2]
+    assert encode(Audio(8000), samples).tolist() == [2**-7, -(2**-14)]
+
+
 def test_clipped_samples():
     samples = np.array([-np.inf, -1.5, -1, 1 - 2**-15, 1, 1.5, np.inf])
     expected = [-32768, -32768, -32768, 32767, 32767, 32767, 32767]

@@ -216,7 +216,7 @@ class Audio(Tensor):
         """Return samples with the dtype of the feature."""
         if samples.size == 0 or samples.dtype == self.dtype:
             return samples
-        if samples.dtype == np.int16:
+        if samples.dtype.kind == "i" and samples.dtype.itemsize == 2 and self.dtype == "float32":
             return samples.astype(np.float32) / np.float32(_SCALE)
         if samples.dtype.kind == "f":
             return to_int16(samples) if self.dtype == "int16" else samples
