@@ -45,7 +45,7 @@ Arguments after `*` are keyword-only. A default of `-` means that the argument i
 # Title, module and names of each section; "*" is every public name of the module.
 SECTIONS = [
     ("Datasets", "covey", "write HoldOut open info verify repair build_index Dataset Loader"),
-    ("Features", "covey", "Features Feature Tensor ClassLabel Image Ragged Sparse Steps"),
+    ("Features", "covey", "Features Feature Tensor ClassLabel Image Audio Ragged Sparse Steps"),
     ("Classes", "covey.classes", "ClassTable"),
     ("Record files", "covey", "RecordReader RecordWriter"),
     ("Batches of columns", "covey.reading", "read_batches"),

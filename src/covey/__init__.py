@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from covey.maintenance.info import info
     from covey.maintenance.repair import repair
     from covey.maintenance.verify import verify
-    from covey.schema import ClassLabel, Feature, Features, Image, Ragged, Sparse, Steps, Tensor
+    from covey.schema import (
+        Audio,
+        ClassLabel,
+        Feature,
+        Features,
+        Image,
+        Ragged,
+        Sparse,
+        Steps,
+        Tensor,
+    )
     from covey.tfrecord import RecordReader, RecordWriter
     from covey.writing.hold_out import HoldOut
     from covey.writing.write import write
@@ -38,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Audio": "covey.schema.audio",
     "ClassLabel": "covey.schema.types",
     "CoveyError": "covey.errors",
     "Dataset": "covey.dataset.dataset",
@@ -77,6 +88,7 @@ _SUBMODULES = (
 )
 
 __all__ = [
+    "Audio",
     "ClassLabel",
     "CoveyError",
     "Dataset",

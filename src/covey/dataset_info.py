@@ -12,6 +12,10 @@ names, which is unique to the version::
 
         birds-train.20261116T095012-3f9a2c1b.tfrecord-00000-of-00002
 
+Supervised keys, the input and the label of a model, make TFDS' ``as_supervised=True`` work. The
+name is that of the directory if the file has none: ``tfds.folder_dataset.write_metadata`` writes
+none if the names of the shards do not contain it.
+
 Fields of the file that covey does not use are preserved when a split is added to a dataset that
 TFDS prepared.
 """
@@ -46,6 +50,7 @@ ALL_REPLACED = (
 )
 
 
+_SUPERVISED_KEYS = "supervisedKeys"
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 
@@ -225,6 +230,32 @@ class DatasetInfo:
         for split in self.splits:
             split._shard(self.name, 0)
 
+    @property
+    def has_supervised_keys(self) -> bool:
+        """Whether the file has TFDS' supervised keys, of any structure."""
+        return _SUPERVISED_KEYS in self.extra
+
+    @property
+    def supervised_label(self) -> str | None:
+        """The label feature of TFDS' supervised keys; None if they have none."""
+        keys: Any = self.extra.get(_SUPERVISED_KEYS)
+        try:
+            name = keys.get("output")  # of older versions of TFDS
+            if name is None:
+                second = keys["tuple"]["items"][1]
+                name = second.get("featureKey", second.get("feature_key"))
+        except (TypeError, KeyError, IndexError, AttributeError):
+            return None
+        return name if isinstance(name, str) else None
+
+    def with_supervised_keys(self, keys: tuple[str, str] | None) -> DatasetInfo:
+        """Return a copy with an input feature and a label feature, or without them."""
+        extra = {name: each for name, each in self.extra.items() if name != _SUPERVISED_KEYS}
+        if keys is not None:
+            items = [{"featureKey": name} for name in keys]
+            extra[_SUPERVISED_KEYS] = {"tuple": {"items": items}}
+        return dataclasses.replace(self, extra=extra)
+
     def with_split(self, split: SplitInfo) -> DatasetInfo:
         """Return a copy with a split added, or replaced if the name exists."""
         splits = {each.name: each for each in (*self.splits, split)}
@@ -264,16 +295,34 @@ class DatasetInfo:
                     f"the file format is {brief(found)}; must be {FILE_FORMAT!r}",
                     remedy="convert the files with `tfds convert_format`",
                 )
+            keys = _take(fields, _SUPERVISED_KEYS, None)
+            if keys is not None:
+                fields[_SUPERVISED_KEYS] = keys
+            own = _take(fields, "name", "")
+            splits = _splits_from_json(_list(_take(fields, "splits", []), "splits", MAX_SHARDS))
+            if own == "":
+                own = _missing_name(splits, name)
             return cls(
-                _take(fields, "name", None),
+                own,
                 _take(fields, "version", None),
                 _take(fields, "description", ""),
-                _splits_from_json(_list(_take(fields, "splits", []), "splits", MAX_SHARDS)),
+                splits,
                 fields,
             )
         except FormatError as error:
             error.path = name
             raise
+
+
+def _missing_name(splits: Iterable[SplitInfo], path: str) -> str:
+    """Return the name of a dataset whose file has none: that of its directory."""
+    for split in splits:
+        if "{DATASET}" in split.template:
+            raise FormatError(
+                f"the name of the dataset is missing, but the files of split {split.name!r} are "
+                f"named {split.template!r}"
+            )
+    return dataset_name(os.path.dirname(path))[0]
 
 
 def _split_to_json(split: SplitInfo) -> dict[str, Any]:

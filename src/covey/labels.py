@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
-from covey.schema import ClassLabel, Features, Image, Tensor
+from covey.schema import Audio, ClassLabel, Features, Image, Tensor
 from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature, is_line
@@ -24,7 +24,7 @@ LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
 ID_NAMES = ("filename", "file_name", "path", "file", "id", "key", "index")
 """Names of features that identify an example rather than describe it, also after a ``_``."""
 
-_MEDIA = (Image,)
+_MEDIA = (Image, Audio)
 
 
 def is_string(feature: Feature) -> bool:
@@ -41,6 +41,13 @@ def _is_integer(feature: Feature) -> bool:
 def can_be_label(feature: Feature) -> bool:
     """Return whether a feature is a ClassLabel, a single integer or a single string."""
     return isinstance(feature, ClassLabel) or is_string(feature) or _is_integer(feature)
+
+
+def declared_label(features: Features | None, name: str | None) -> str | None:
+    """Return the label that metadata declares; None if it is not a feature that can be a label."""
+    if features is None or name is None or name not in features:
+        return None
+    return name if can_be_label(features[name]) else None
 
 
 def find_label(features: Features, label: str | None, *, needed: bool = False) -> str | None:

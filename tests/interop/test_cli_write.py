@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 from PIL import Image as Pillow
 
 import covey
@@ -32,6 +33,13 @@ def make_images(count=12, path="photos", names=BIRDS):
         os.makedirs(f"{path}/{name}", exist_ok=True)
         Pillow.new("RGB", (4, 3), (n % 256, n // 256, 0)).save(f"{path}/{name}/{n:04}.png")
     return path
+
+
+def make_sounds():
+    for n in range(12):
+        os.makedirs(f"sounds/{BIRDS[n % 4]}", exist_ok=True)
+        soundfile.write(f"sounds/{BIRDS[n % 4]}/{n}.wav", np.full(n + 1, n / 64), 8000)
+    return "sounds"
 
 
 def make_image_table():
@@ -90,6 +98,7 @@ def make_tfds(count=12):
 
 
 MAKERS = {
+    "audio directory": make_sounds,
     "image directory": make_images,
     "image table": make_image_table,
     "NPZ": make_npz,

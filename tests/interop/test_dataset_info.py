@@ -219,7 +219,7 @@ INVALID = {
     "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a JSON number"),
     "many digits": ('{"x": ' + "9" * 10_000 + "}", "not valid JSON"),
     "list": ("[]", "must be a dict"),
-    "no name": ('{"version": "1.0.0"}', "name of a dataset"),
+    "no name": (info_text(name=None, splits=[{"name": "x"}]), "name of the dataset is missing"),
     "name with a path": (info_text(name="../x"), "stays within its directory"),
     "name of dots": (info_text(name=".."), "stays within its directory"),
     "name of number": (info_text(name=3), "stays within its directory"),

@@ -168,6 +168,7 @@ def test_all_kinds():
     assert json.loads(run.stdout) == [
         "NPZ",
         "TFDS directory",
+        "audio directory",
         "image table",
         "image directory",
         "Parquet",
@@ -190,7 +191,7 @@ def test_explicit_kind(tmp_path):
 def test_explicit_kind_that_does_not_match(tmp_path, kind):
     (tmp_path / "empty").mkdir()
     with pytest.raises(
-        SourceError, match=r"found an empty directory[,;] |there is no image in this"
+        SourceError, match=r"found an empty directory[,;] |there is no (image|sound) in this"
     ):
         open_source(tmp_path / "empty", kind=kind)
 

@@ -119,14 +119,18 @@ def shorten(name: str, width: int = 40) -> str:
 
 def describe_feature(feature: Feature) -> str:
     """Return a short description of a feature."""
-    from covey import ClassLabel, Image, Tensor
+    from covey import Audio, ClassLabel, Image, Tensor
 
     if isinstance(feature, ClassLabel):
         count = feature.num_classes
         return f"ClassLabel of {count:,} classes" if count else "ClassLabel"
     if isinstance(feature, Tensor):
         shape = f" {feature.shape}" if feature.shape else ""
-        return f"{feature.dtype}{shape}".replace("None", "any")
+        text = f"{feature.dtype}{shape}".replace("None", "any")
+        if not isinstance(feature, Audio):
+            return text
+        rate = "unknown rate" if feature.sample_rate is None else f"{feature.sample_rate:,} Hz"
+        return f"Audio of {text}, {rate}"
     if isinstance(feature, Image):
         rotated = ", rotated according to EXIF" if feature.exif_orientation else ""
         return f"Image {feature.shape} of {feature.dtype}{rotated}".replace("None", "any")

@@ -32,7 +32,8 @@ SUMMARY = "write labelled data as a split of a TFRecord dataset, shuffled, shard
 
 # The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
-    "image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, TFRecords, TFDS directory"
+    "audio directory, image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, "
+    "TFRecords, TFDS directory"
 )
 
 EXAMPLES = """\

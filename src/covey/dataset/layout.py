@@ -20,6 +20,7 @@ from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_v
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
 from covey.index import ShardFiles
+from covey.labels import declared_label
 from covey.schema import Features
 from covey.schema.tfds_read import features_from_tfds
 from covey.splits import SplitTerm, split_of_file
@@ -72,6 +73,12 @@ class Layout:
     """The splits by name. Files without splits in their names are the split ``"all"``."""
     features: Features | None
     info: DatasetInfo | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The label feature that the metadata declares; None if it declares none."""
+        name = None if self.info is None else self.info.supervised_label
+        return declared_label(self.features, name)
 
     def is_replaced(self) -> bool:
         """Return whether another version of the dataset was committed after this one was found."""

@@ -130,7 +130,7 @@ def open_layout(
         indexes: Indexes that were found already, by split.
         decode_images, max_pixels, verify, cache_bytes: As for :func:`open`.
     """
-    builder = replace(builder, features=layout.features)
+    builder = replace(builder, features=layout.features, declared_label=layout.label)
     found: dict[str, Index] = {}
     for name in dict.fromkeys(term.split for term in terms):
         split = layout.splits[name]

@@ -91,6 +91,8 @@ class IndexBuilder:
         label: The label feature, a function of an example, or :data:`covey.index.BY_FILE`;
             :data:`GUESS` takes the feature that is most likely the label, if its values are valid.
         declared: The features that the caller declared; the label is decoded with them.
+        declared_label: The label that the metadata of the dataset declares; :data:`GUESS` prefers
+            it.
         order: How covey ordered the records; empty if covey did not write them.
         on_error: ``"skip"`` skips corrupt records.
         mmap: Map local shards into memory; False reads them.
@@ -102,6 +104,7 @@ class IndexBuilder:
     label: Label | LabelReader | object = GUESS
     _: KW_ONLY
     declared: Features | None = None
+    declared_label: str | None = None
     order: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
     mmap: bool = True
@@ -138,7 +141,7 @@ class IndexBuilder:
             known = self._first_features(files, stats)
         if self.label is not GUESS:
             return self._build(files, stats, known, cast("Label | LabelReader", self.label))
-        guess = guess_label(known)
+        guess = self.declared_label if self.declared_label in known else guess_label(known)
         try:
             return self._build(files, stats, known, guess)
         except (ExampleError, FeatureError, DatasetError):

@@ -102,7 +102,12 @@ def _build(
     from_dali: str | bool,
 ) -> Index:
     metadata = state.metadata
-    builder = replace(options, features=layout.features, label=GUESS if label is None else label)
+    builder = replace(
+        options,
+        features=layout.features,
+        label=GUESS if label is None else label,
+        declared_label=layout.label,
+    )
     if metadata is not None and metadata.order:  # covey's features have details that TFDS' lack
         order = {} if state.kind == "stale" else metadata.order
         builder = replace(builder, features=metadata.features, order=order)

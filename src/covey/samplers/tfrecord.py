@@ -179,7 +179,8 @@ def _open_labelled(
     """
     builder = IndexBuilder(label=GUESS if label is None else label)
     layout, terms, indexes = _find_splits(storage, directory, files, builder.label, storage_options)
-    is_declared = layout.features is not None and guess_label(layout.features) is not None
+    features = layout.features
+    is_declared = layout.label or (features is not None and guess_label(features) is not None)
     if indexes is None and label is None and not is_declared:
         return None
     dataset = open_layout(layout, terms, builder, indexes=indexes)

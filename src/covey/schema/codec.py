@@ -23,7 +23,7 @@ from covey.schema.diagnostics import (
     record_error,
     value_error,
 )
-from covey.schema.image_inputs import is_hugging_face_image
+from covey.schema.guess import is_hugging_face_file
 from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
@@ -154,7 +154,7 @@ def flat_items(
     for key, value in nested.items():
         if not isinstance(key, str):
             raise FeatureError(f"the name of a feature is {key!r}; must be a string")
-        if isinstance(value, Mapping) and not is_hugging_face_image(value):
+        if isinstance(value, Mapping) and not is_hugging_face_file(value):
             yield from flat_items(value, (*path, key))
         else:
             yield (*path, key), value

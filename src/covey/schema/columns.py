@@ -85,8 +85,8 @@ class Column:
     """Function that maps a name to its integer, if the integers have names."""
     image: tuple[int, int, bool] | None = None
     """Height and width (-1 if unknown) of encoded images, and whether they have 16 bits."""
-    convert: Callable[[Any], bytes] | None = field(default=None, compare=False)
-    """Function that converts a value to bytes, in place of :meth:`coerce`."""
+    convert: Callable[[Any], Any] | None = field(default=None, compare=False)
+    """Function that converts a value to bytes or an array, in place of :meth:`coerce`."""
 
     @property
     def wire(self) -> Wire:

@@ -46,9 +46,9 @@ class Features(Mapping[str, Feature]):
     """A schema: a mapping of names to features. Nested features are named by their path, ``a/b``.
 
     Args:
-        features: For every name a feature (:class:`Tensor`, :class:`Image`, :class:`ClassLabel`,
-            :class:`Ragged`, :class:`Sparse`, :class:`Steps`), the dtype of a single value, or a
-            nested dict.
+        features: For every name a feature (:class:`Tensor`, :class:`Image`, :class:`Audio`,
+            :class:`ClassLabel`, :class:`Ragged`, :class:`Sparse`, :class:`Steps`), the dtype of a
+            single value, or a nested dict.
 
     >>> features = Features({"label": "int64", "box": {"corner": Tensor("float32", (2,))}})
     >>> record = features.encode({"label": 3, "box": {"corner": [0.5, 1.0]}})

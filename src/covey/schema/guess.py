@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.arrays import SparseArray
 from covey.errors import FeatureError, escape
+from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
 from covey.schema.columns import NUMBERS, Shape, as_array, unify_shapes
 from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.images import Image
@@ -50,15 +52,19 @@ class Guess:
     dtype is bytes then."""
     encoded: bool = True
     """Whether all values are encoded already; False if an image of Pillow is one of them."""
+    audio: Audio | None = None
+    """The feature of the values, if they are sounds."""
 
     @property
     def form(self) -> tuple[Any, ...]:
         """The fields that determine the feature."""
-        return self.dtype, self.shape, self.depth, self.sparse, self.array, self.image
+        return self.dtype, self.shape, self.depth, self.sparse, self.array, self.image, self.audio
 
     def feature(self) -> Feature:
         """Return the feature of this type."""
         dtype = self.dtype or "float32"
+        if self.audio is not None:
+            return self.audio
         if self.image:
             return Image(dtype=self.image)
         if self.sparse:
@@ -71,6 +77,11 @@ class Guess:
         return Tensor(dtype, self.shape, encoding="bytes" if raw else None)
 
 
+def is_hugging_face_file(value: Any) -> bool:
+    """Return whether a value is a dict that represents an image or a sound."""
+    return is_hugging_face_image(value) or is_hugging_face_audio(value)
+
+
 def guess_value(value: Any, example: int) -> Guess:
     """Return the type of a value of the example at this position."""
     if isinstance(value, SparseArray):
@@ -79,6 +90,8 @@ def guess_value(value: Any, example: int) -> Guess:
         return Guess(example, "str")
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Guess(example, "bytes", image=_image_dtype(value))
+    if is_hugging_face_audio(value):
+        return Guess(example, None, audio=guess_audio(value))
     if is_hugging_face_image(value):
         data = value["bytes"]
         image = "uint8" if data is None else _image_dtype(data)
@@ -203,6 +216,10 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
             feature=name,
         )
 
+    if before.audio is not None or now.audio is not None:
+        if before.audio is None or now.audio is None:
+            raise conflict("the type", *(_shown_type(guess) for guess in (before, now)))
+        return _widen_audio(before, now.audio, conflict)
     # Bytes that are not images: images of Pillow cannot be stored with them in one feature.
     image = _widen_images(before.image, now.image)
     encoded = before.encoded and now.encoded
@@ -279,8 +296,25 @@ def _widen_images(a: str, b: str) -> str:
     return a if a == b else "uint8"
 
 
+def _widen_audio(
+    before: Guess, now: Audio, conflict: Callable[[str, object, object], FeatureError]
+) -> Guess:
+    """Return the type of sounds that fits both."""
+    audio = before.audio
+    assert audio is not None
+    if audio.sample_rate != now.sample_rate:
+        raise conflict("a sampling rate of", f"{audio.sample_rate} Hz", f"{now.sample_rate} Hz")
+    if audio.shape != now.shape:
+        raise conflict("a number of channels of", audio.channels, now.channels)
+    if audio.dtype == now.dtype:
+        return before
+    return dataclasses.replace(before, audio=Audio(now.sample_rate, shape=now.shape))
+
+
 def _shown_type(guess: Guess) -> str:
-    return "image" if guess.image else str(guess.dtype)
+    if guess.audio is not None:
+        return "audio"
+    return "image" if guess.image else str(guess.dtype or "an empty list")
 
 
 def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.errors import FeatureError, FormatError
+from covey.schema.audio import Audio
 from covey.schema.columns import DTYPES
 from covey.schema.features import Features
 from covey.schema.images import Image
@@ -33,6 +34,7 @@ _KINDS: dict[str, type[Feature]] = {
     "tensor": Tensor,
     "label": ClassLabel,
     "image": Image,
+    "audio": Audio,
     "ragged": Ragged,
     "sparse": Sparse,
     "steps": Steps,
@@ -181,7 +183,7 @@ def _check(field: str, value: Any) -> None:
         case "names":
             fits = value is None or isinstance(value, list)
             allowed = "a list of strings, or null"
-        case "num_classes":
+        case "num_classes" | "sample_rate":
             fits, allowed = value is None or type(value) is int, "an integer, or null"
         case "exif_orientation":
             fits, allowed = isinstance(value, bool), "true or false"

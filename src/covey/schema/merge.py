@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from covey.errors import FeatureError
+from covey.schema.audio import Audio, unify_audio
 from covey.schema.columns import STRINGS, unify_shapes
 from covey.schema.features import Features
 from covey.schema.images import Image
@@ -158,6 +159,8 @@ def _unify(a: Feature | None, b: Feature | None, allow_missing: bool) -> Feature
                 return _unify_images(kind, other)
             is_string = allow_missing and other in (Tensor("bytes"), Tensor("str"))
             return kind if is_string else None
+    if isinstance(a, Audio) and isinstance(b, Audio):
+        return unify_audio(a, b)
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return None
     for kind, other in ((a, b), (b, a)):

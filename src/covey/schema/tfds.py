@@ -13,7 +13,7 @@ raw uint32                          byte strings: TensorFlow does not decode it
                                     (with several unknown dimensions a dict of shape and value)
 a default, shape known              an optional tensor; a missing value reads as TFDS' default, the
                                     lowest number or ``b""``. A ``ClassLabel`` becomes int64, an
-                                    ``Image`` and raw numbers become byte strings
+                                    ``Image``, ``Audio`` and raw numbers become byte strings
 a default, shape unknown            the same without it; a missing value reads as empty
 ``Steps``                           omitted: TFDS reads the context of a SequenceExample only
 class names that a file with one    omitted; the number of classes is kept
@@ -33,6 +33,9 @@ images in them, ``Video``           encoded images, as byte strings
 ``Image`` of float32                ``Image`` of its bytes, 4 channels of uint8
 ``Image`` of four dimensions        the encoded file, as a byte string
 ``Audio(lazy_decode=True)``         the encoded file, as a byte string
+``Audio`` of other dtypes than      a tensor, without the sampling rate
+float32 and int16, or in a
+sequence
 ``Text`` with an encoder            its int64 values
 float64 in nested sequences         float32, as it is stored
 raw bfloat16, complex               uint16 of the same bits; float32 or float64 with a last
@@ -53,6 +56,7 @@ from typing import Any
 
 from covey.errors import FeatureError
 from covey.filenames import label_file
+from covey.schema.audio import Audio
 from covey.schema.codec import nest
 from covey.schema.columns import STRINGS, Shape
 from covey.schema.features import Features
@@ -71,6 +75,7 @@ _CLASSES = {
     "ClassLabel": ("class_label_feature", "classLabel"),
     "Text": ("text_feature", "text"),
     "Image": ("image_feature", "image"),
+    "Audio": ("audio_feature", "audio"),
 }
 
 
@@ -139,6 +144,8 @@ def _sequence(inner: dict[str, Any], length: int | None = None) -> dict[str, Any
 def _node_of(feature: Feature) -> dict[str, Any]:
     optional = getattr(feature, "default", REQUIRED) is not REQUIRED
     match feature:
+        case Audio() if not optional:
+            return _node_of_audio(feature)
         case Tensor():
             return _node_of_tensor(feature, optional)
         case ClassLabel():
@@ -180,6 +187,14 @@ def _node_of_memory(feature: Tensor, optional: bool) -> dict[str, Any]:
     if shape.count(None) > 1:
         return _dict({"shape": _tensor("int32", (len(shape),)), "value": _tensor("bytes")})
     return _tensor("bytes", count, optional=optional and None not in count)
+
+
+def _node_of_audio(feature: Audio) -> dict[str, Any]:
+    encoding = {"bytes": "BYTES", "zlib": "ZLIB"}.get(str(feature.encoding), "NONE")
+    content = {"shape": _shape(feature.shape), "dtype": feature.dtype, "encoding": encoding}
+    if feature.sample_rate is not None:
+        content["sampleRate"] = str(feature.sample_rate)
+    return _node("Audio", content)
 
 
 def _node_of_image(feature: Image) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from covey.errors import FeatureError, FormatError
 from covey.filenames import FEATURES_FILE, label_file
+from covey.schema.audio import AUDIO_DTYPES, MAX_SAMPLE_RATE, Audio
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.features import Features
 from covey.schema.images import FORMATS, Image
@@ -240,7 +241,8 @@ class _Reader:
             case "audio" if node.get("lazyDecode"):
                 return _values("bytes", (), lengths)
             case "audio":
-                return self._tensor(node, path, lengths)
+                tensor = self._tensor(node, path, lengths)
+                return tensor if lengths else self._audio(node, path, tensor)
         return self._translation(node, path, lengths)
 
     def _translation(self, node: _Node, path: Path, lengths: Shape) -> dict[str, Any]:
@@ -317,6 +319,19 @@ class _Reader:
         # TFDS stores float64 as float32, which does not have the lowest float64.
         default = _lowest(dtype, shape, -math.inf if dtype == "float64" else None)
         return Tensor(dtype, shape, encoding="list", default=default)
+
+    def _audio(self, node: _Node, path: Path, tensor: Any) -> Any:
+        """Return the feature of samples that are stored as a tensor."""
+        dtype = node.get("dtype")  # a tensor may have another dtype of the same memory
+        if dtype not in AUDIO_DTYPES or not isinstance(tensor, Tensor):
+            return tensor
+        shape = tensor.shape
+        if len(shape) not in (1, 2) or not all(shape[1:]):
+            return tensor
+        rate = self._size(node.get("sampleRate"), path, 0)
+        known = rate if 0 < rate <= MAX_SAMPLE_RATE else None
+        encoding: Any = tensor.encoding
+        return Audio(known, dtype, shape=shape, encoding=encoding)
 
     def _sizes(self, node: _Node, path: Path) -> Shape:
         shape = node.get("shape", {})

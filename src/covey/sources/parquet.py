@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
-from covey.schema import ClassLabel, Features, Image, Ragged, Tensor
+from covey.schema import Audio, ClassLabel, Features, Image, Ragged, Tensor
+from covey.sources.audio import decode_sound, infer_content
 from covey.sources.images import image_fault
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
@@ -94,6 +95,11 @@ def _fill(value: Any, kind: Any) -> Any:
     Raises:
         SourceError: If a null has no replacement, or an image is invalid.
     """
+    if isinstance(kind, Audio):
+        data = value and value["bytes"]
+        if data is None:
+            raise SourceError("not valid audio: it is null")
+        return decode_sound(data)
     if isinstance(kind, Image):
         data = value and value["bytes"]
         reason = "it is null" if data is None else image_fault(data)
@@ -198,6 +204,9 @@ def _open_files(path: str, label: str | None, files: list[str]) -> Source:
         integral = pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)
         if integral and name in with_nulls and name != label:
             kinds[name] = Tensor("float64")  # null is nan, which integers lack
+    for name in _hugging_face_columns(schema, "Audio"):
+        if isinstance(kinds.get(name), Image):  # both are stored as {"bytes", "path"}
+            kinds[name] = infer_content(_contents(files, name))
     features = _features(kinds, label, schema, files, path)
     rows = _ParquetItems(tuple(files), kinds, label)
     return Source("Parquet", path, rows, length=length, features=features, label=label)
@@ -246,17 +255,41 @@ def _strings(files: Sequence[str], column: str) -> set[str]:
     return strings - {None, ""}
 
 
+def _contents(files: Sequence[str], column: str) -> Iterator[bytes]:
+    """Yield the encoded files of a column."""
+    pa, parquet = _pyarrow()
+    for file in files:
+        with parquet.ParquetFile(file) as opened:
+            try:
+                for batch in opened.iter_batches(_BATCH_ROWS, columns=[column]):
+                    for value in batch.column(0).to_pylist():
+                        yield (value and value["bytes"]) or b""
+            except (pa.ArrowException, OSError):
+                continue  # the error is an item of the source
+
+
 def _hugging_face_classes(schema: Any) -> dict[str, tuple[str, ...]]:
     """Return the class names in the metadata of Hugging Face datasets."""
+    found = _hugging_face_columns(schema, "ClassLabel")
+    named = {name: each.get("names") for name, each in found.items()}
+    return {
+        name: tuple(map(str, names))
+        for name, names in named.items()
+        if isinstance(names, list) and names
+    }
+
+
+def _hugging_face_columns(schema: Any, kind: str) -> dict[str, dict[str, Any]]:
+    """Return the features of a kind in the metadata of Hugging Face datasets."""
     import json
 
     try:
         info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = info.get("info", {}).get("features", {})
         return {
-            name: tuple(map(str, each["names"]))
+            name: each
             for name, each in features.items()
-            if isinstance(each, dict) and each.get("_type") == "ClassLabel" and each.get("names")
+            if isinstance(each, dict) and each.get("_type") == kind
         }
     except (ValueError, AttributeError, TypeError):
         return {}  # the metadata is optional

@@ -244,20 +244,8 @@ def _open_split(layout: Layout, split: str, label: str | None) -> Source:
         items,
         length=len(items),
         features=features,
-        label=label or _supervised_label(layout.info, features) or _class_feature(features),
+        label=label or layout.label or _class_feature(features),
     )
-
-
-def _supervised_label(info: Any, features: Features) -> str | None:
-    """Return the second of the supervised keys, if it is a feature."""
-    extra: Mapping[str, Any] = {} if info is None else info.extra
-    keys: Any = extra.get("supervisedKeys", extra.get("supervised_keys"))
-    try:
-        second = keys["tuple"]["items"][1]
-        name = second.get("featureKey", second.get("feature_key"))
-    except (TypeError, KeyError, IndexError, AttributeError):
-        return None
-    return name if isinstance(name, str) and name in features else None
 
 
 def _class_feature(features: Features) -> str | None:

@@ -87,6 +87,8 @@ class Change:
     name: str
     version: str
     description: str = ""
+    supervised_keys: tuple[str, str] | None = None
+    """Input feature and label feature of the new records."""
 
 
 class Staging:
@@ -184,6 +186,8 @@ class Staging:
             info = read_info(self.directory) or DatasetInfo(change.name, change.version)
             if change.description:
                 info = replace(info, description=change.description)
+            if not change.keeps or not info.has_supervised_keys:
+                info = info.with_supervised_keys(change.supervised_keys)
             for split in change.splits:
                 info = info.with_split(split)
             with DeferredSignals() as signals:

@@ -16,7 +16,8 @@ import numpy as np
 
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features, SparseArray
-from covey.schema.image_inputs import is_hugging_face_image, is_picture
+from covey.schema.guess import is_hugging_face_file
+from covey.schema.image_inputs import is_picture
 from covey.shuffle.keys import Key
 from covey.sources import Source
 from covey.urls import shown
@@ -278,7 +279,7 @@ def _values(column: Any) -> Any:
 
 def _nested(values: list[Any]) -> Any:
     """Return nested columns for dicts that all have the same names."""
-    if any(map(is_hugging_face_image, values)):
+    if any(map(is_hugging_face_file, values)):
         return values
     if values and all(isinstance(value, dict) for value in values):
         names = values[0].keys()
@@ -326,7 +327,7 @@ def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:
 
 
 def _without_decoding(examples: Any) -> Any:
-    """Return a Hugging Face dataset whose images are not decoded, so that they are not encoded.
+    """Return a Hugging Face dataset whose images and sounds are not decoded.
 
     A dataset with a format or a transform is returned unchanged: it defines the values.
     """
@@ -336,7 +337,8 @@ def _without_decoding(examples: Any) -> Any:
     if isinstance(formatted, Mapping) and formatted.get("type") not in (None, "python"):
         return examples
     for name, feature in features.items():
-        if getattr(feature, "_type", None) == "Image" and getattr(feature, "decode", False):
+        is_file = getattr(feature, "_type", None) in ("Image", "Audio")
+        if is_file and getattr(feature, "decode", False):
             examples = examples.cast_column(name, dataclasses.replace(feature, decode=False))
     return examples
 

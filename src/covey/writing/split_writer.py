@@ -24,9 +24,9 @@ from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
 from covey.index.format import Shard
-from covey.labels import Classes, make_label
+from covey.labels import Classes, input_feature, make_label
 from covey.results import WriteResult
-from covey.schema import ClassLabel, Features
+from covey.schema import ClassLabel, Features, Steps
 from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
@@ -171,7 +171,12 @@ class SplitWriter:
             self._stage(target, records, features, classes, progress, cuts)
             for target, records in zip(self.targets, ordered, strict=True)
         ]
-        self._commit(splits, {**_sidecars(features), **(sidecars or {})}, list_shards)
+        self._commit(
+            splits,
+            {**_sidecars(features), **(sidecars or {})},
+            list_shards,
+            _supervised_keys(features, classes.label),
+        )
         result: WriteResult | None = None
         for split in reversed(splits):
             result = WriteResult(
@@ -247,7 +252,11 @@ class SplitWriter:
         return _StagedSplit(target, shards, tuple(index_files), counts)
 
     def _commit(
-        self, splits: Sequence[_StagedSplit], sidecars: Mapping[str, str], list_shards: bool
+        self,
+        splits: Sequence[_StagedSplit],
+        sidecars: Mapping[str, str],
+        list_shards: bool,
+        supervised_keys: tuple[str, str] | None,
     ) -> None:
         target = self.target
         has_list = list_shards or (target.directory / SHARD_INFO_FILE).exists()
@@ -265,6 +274,7 @@ class SplitWriter:
             name=target.name,
             version=target.version,
             description=self._options.description,
+            supervised_keys=supervised_keys,
         )
 
         def check() -> None:
@@ -372,6 +382,17 @@ def _sidecars(features: Features) -> dict[str, str]:
     for name, classes in labels.items():
         sidecars[name] = "".join(f"{each}\n" for each in classes)
     return sidecars
+
+
+def _supervised_keys(features: Features, label: str | None) -> tuple[str, str] | None:
+    """Return TFDS' supervised keys, which cannot be nested."""
+    if label is None or label not in features:
+        return None
+    found = input_feature(features, label)
+    if found is None or isinstance(features[found], Steps):
+        return None
+    is_nested = any(len(features.path_of(name)) > 1 for name in (found, label))
+    return None if is_nested else (found, label)
 
 
 def _raise_for_names(features: Features) -> None:

@@ -1,0 +1,419 @@
+"""The audio feature: the samples of a sound at one sampling rate.
+
+Samples are stored raw, in two bytes (int16) or four (float32), as TFDS' ``Audio`` with
+``encoding="bytes"`` stores them; a list of int64 would take up to ten. They are read like any other
+tensor, by the native decoder.
+
+soundfile is imported only when an encoded file must be decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.arrays import RaggedArray
+from covey.errors import FeatureError, StorageError
+from covey.schema.columns import MAX_EXAMPLE_BYTES, Column, Shape, as_array
+from covey.schema.tensor import Tensor
+from covey.schema.types import REQUIRED
+from covey.untrusted import read_file
+
+MAX_AUDIO_BYTES = 1 << 31
+"""Maximum size of an encoded file."""
+FORMATS = ("WAV", "FLAC", "OGG", "MP3")
+EXTENSIONS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3")
+"""Extensions of encoded files."""
+
+AUDIO_DTYPES = ("float32", "int16")
+MAX_SAMPLE_RATE = 2**31 - 1
+
+_SCALE = 32768.0
+# Files are decoded in blocks: a header may claim any number of samples.
+_BLOCK_SAMPLES = 1 << 22
+# Sizes of a WAV file that was written to a pipe are unknown, and at least this.
+_UNKNOWN_WAV_BYTES = 0x7FFF0000
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Audio(Tensor):
+    """The samples of a sound, with or without several channels.
+
+    Args:
+        sample_rate: Samples per second; None if unknown. Encoded files then cannot be written.
+        dtype: ``"float32"``, samples from -1 to 1, or ``"int16"``, samples from -32768 to 32767.
+        shape: ``(None,)`` for one channel, ``(None, channels)`` for several; a length in place of
+            None if all sounds have the same.
+        encoding: ``"bytes"`` stores the samples raw, ``"zlib"`` compressed, and ``"list"`` as a
+            list of numbers, which takes up to ten bytes per sample.
+        default: Samples of examples that lack the feature.
+
+    A value is an array of samples, (length,) or (length, channels); the bytes of a WAV, FLAC, OGG
+    or MP3 file; or a dict of Hugging Face, ``{"array": ..., "sampling_rate": ...}`` or ``{"bytes":
+    ..., "path": ...}``. A sound of another sampling rate or with another number of channels is an
+    error: sounds are neither resampled nor mixed.
+
+    int16 samples become float32 by division by 32768. Floats become int16 by multiplication with
+    32768, rounding, and clipping to the range of int16.
+
+    Decoding a record returns the samples.
+
+    >>> Audio(8000).shape, Audio(8000, "int16", shape=(None, 2)).channels
+    ((None,), 2)
+    """
+
+    sample_rate: int | None = None
+
+    def __init__(
+        self,
+        sample_rate: int | None = None,
+        dtype: str = "float32",
+        *,
+        shape: Shape = (None,),
+        encoding: Literal["bytes", "zlib", "list"] = "bytes",
+        default: Any = REQUIRED,
+    ) -> None:
+        if sample_rate is not None and (
+            isinstance(sample_rate, bool)
+            or not isinstance(sample_rate, (int, np.integer))
+            or not 0 < sample_rate <= MAX_SAMPLE_RATE
+        ):
+            raise FeatureError(
+                option="sample_rate", found=sample_rate, allowed="an integer >= 1, or None"
+            )
+        if encoding not in ("bytes", "zlib", "list"):
+            raise FeatureError(
+                option="encoding", found=encoding, allowed="'bytes', 'zlib' or 'list'"
+            )
+        values = {
+            "sample_rate": None if sample_rate is None else int(sample_rate),
+            "dtype": dtype,
+            "shape": shape,
+            "encoding": encoding,
+            "default": REQUIRED,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        super().__post_init__()
+        if self.dtype not in AUDIO_DTYPES:
+            raise FeatureError(option="dtype", found=dtype, allowed="'float32' or 'int16'")
+        if len(self.shape) not in (1, 2) or not all(self.shape[1:]):
+            raise FeatureError(
+                option="shape", found=self.shape, allowed="(length,) or (length, channels)"
+            )
+        if default is not REQUIRED:
+            object.__setattr__(self, "default", self.to_samples(default))
+            super().__post_init__()
+
+    def __repr__(self) -> str:
+        parts = [f"sample_rate={self.sample_rate}", f"dtype={self.dtype!r}", f"shape={self.shape}"]
+        if self.encoding != "bytes":
+            parts.append(f"encoding={self.encoding!r}")
+        if self.default is not REQUIRED:
+            parts.append(f"default={self.default!r}")
+        return f"Audio({', '.join(parts)})"
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return self.shape[1] or 1 if len(self.shape) == 2 else 1
+
+    def _column(self, key: str, default: Any = None) -> Column:
+        column = super()._column(key, default)
+        return column if self._is_packed else replace(column, convert=self.to_samples)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        return super().split(self.to_samples(value), columns)
+
+    def split_batch(
+        self, batch: Any, rows: int, columns: Sequence[Column]
+    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
+        if isinstance(batch, RaggedArray) and isinstance(batch.values, np.ndarray):
+            batch = RaggedArray(self._convert(batch.values), batch.row_splits, batch.row_shapes)
+        elif isinstance(batch, np.ndarray) and batch.dtype != object:
+            batch = self._convert(batch)
+        return super().split_batch(batch, rows, columns)
+
+    def to_samples(self, value: Any) -> NDArray[Any]:
+        """Return the samples of a value, with the dtype and shape of the feature.
+
+        Args:
+            value: An array, the bytes of a file, or a dict of Hugging Face.
+
+        Raises:
+            FeatureError: If it is not a sound, or does not match the feature; ``feature`` is not
+                set.
+        """
+        if isinstance(value, Mapping):
+            data = _file_of(value)
+            if data is not None:
+                return self._decode(data)
+            if "array" not in value or "sampling_rate" not in value:
+                raise FeatureError(
+                    f"the audio is a dict of {', '.join(map(repr, value))}; must have 'bytes', or "
+                    "'array' and 'sampling_rate'"
+                )
+            self._check(value["sampling_rate"])
+            return self._fit(as_array(value["array"]))
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self._decode(bytes(value))
+        if isinstance(value, (str, os.PathLike)):
+            raise FeatureError(
+                f"the audio is of type {type(value).__name__}; must be an array, or the bytes of a "
+                "file",
+                remedy="read the file: pathlib.Path(path).read_bytes()",
+            )
+        return self._fit(as_array(value))
+
+    def _decode(self, data: bytes) -> NDArray[Any]:
+        samples, rate = decode_audio(data, self.dtype)
+        self._check(rate)
+        return self._fit(samples)
+
+    def _check(self, rate: Any) -> None:
+        """Check the sampling rate of a sound."""
+        if self.sample_rate is None:
+            raise FeatureError(
+                f"the audio has a sampling rate of {rate} Hz, but that of the feature is unknown",
+                remedy=f"declare the feature as covey.Audio(sample_rate={rate})",
+            )
+        if rate != self.sample_rate:
+            raise FeatureError(
+                f"the audio has a sampling rate of {rate} Hz; must be {self.sample_rate} Hz",
+                remedy="resample it before writing",
+            )
+
+    def _fit(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Return samples with the dtype and the number of dimensions of the feature."""
+        samples = self._convert(samples)
+        if samples.ndim == 2 and len(self.shape) == 1 and samples.shape[1] == 1:
+            samples = samples[:, 0]
+        if samples.ndim == 1 and len(self.shape) == 2 and self.channels == 1:
+            samples = samples[:, np.newaxis]
+        if samples.ndim not in (1, 2):
+            raise FeatureError(
+                f"the samples have shape {samples.shape}; must be (length,) or (length, channels)"
+            )
+        channels = samples.shape[1] if samples.ndim == 2 else 1
+        if channels != self.channels and samples.size:
+            shape = (None,) if channels == 1 else (None, channels)
+            raise FeatureError(
+                f"the audio has {_count(channels)}; must have {_count(self.channels)}",
+                remedy=f"declare the feature as covey.Audio(shape={shape}), or convert the samples "
+                "before writing, such as with samples.mean(axis=1)",
+            )
+        return Column("", self.dtype, self.shape).coerce(samples)  # type: ignore[no-any-return]
+
+    def _convert(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Return samples with the dtype of the feature."""
+        if samples.size == 0 or samples.dtype == self.dtype:
+            return samples
+        if samples.dtype.kind == "i" and samples.dtype.itemsize == 2 and self.dtype == "float32":
+            return samples.astype(np.float32) / np.float32(_SCALE)
+        if samples.dtype.kind == "f":
+            return to_int16(samples) if self.dtype == "int16" else samples
+        if samples.dtype.kind in "iu" and self.dtype == "int16":
+            return samples  # the column checks the range
+        raise FeatureError(
+            f"the samples have dtype {samples.dtype}; must be int16 or floats",
+            remedy="convert them: integers of other sizes have another range",
+        )
+
+
+def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:
+    """Return floats from -1 to 1 as int16; larger ones are clipped.
+
+    Raises:
+        FeatureError: If a sample is not a number.
+    """
+    if np.isnan(samples).any():
+        raise FeatureError("a sample is NaN, which int16 does not have")
+    wide = np.asarray(samples, np.result_type(samples, np.float32))
+    scaled = np.rint(wide * wide.dtype.type(_SCALE))
+    clipped: NDArray[np.int16] = np.clip(scaled, -_SCALE, _SCALE - 1).astype(np.int16)
+    return clipped
+
+
+def _count(channels: int) -> str:
+    return "one channel" if channels == 1 else f"{channels} channels"
+
+
+# Values of Hugging Face datasets.
+
+
+def is_hugging_face_audio(value: Any) -> bool:
+    """Return whether a value is a sound of a Hugging Face dataset.
+
+    >>> is_hugging_face_audio({"array": np.zeros(3), "sampling_rate": 8000, "path": None})
+    True
+    """
+    if not isinstance(value, Mapping):
+        return False
+    keys = value.keys()
+    if keys == {"bytes", "path"}:
+        data, path = value["bytes"], value["path"]
+        if isinstance(data, bytes):
+            return audio_format(data[:64]) is not None
+        return data is None and isinstance(path, str) and path.lower().endswith(EXTENSIONS)
+    return {"array", "sampling_rate"} <= keys <= {"array", "sampling_rate", "path"}
+
+
+def guess_audio(value: Mapping[str, Any]) -> Audio:
+    """Return the feature of a sound of a Hugging Face dataset."""
+    data = _file_of(value)
+    if data is None:
+        samples = as_array(value["array"])
+        dtype = "int16" if samples.dtype == np.int16 else "float32"
+        rate, channels = value["sampling_rate"], samples.shape[1] if samples.ndim == 2 else 1
+    else:
+        dtype, (rate, channels) = "float32", read_audio_header(data)[:2]
+    return Audio(rate, dtype, shape=(None,) if channels == 1 else (None, channels))
+
+
+def unify_audio(a: Audio, b: Audio) -> Audio | None:
+    """Return the feature that fits both, which may differ in length; None if there is none."""
+    if len(a.shape) != len(b.shape):
+        return None
+    relaxed = replace(a, shape=(None, *a.shape[1:]))
+    return relaxed if relaxed == replace(b, shape=(None, *b.shape[1:])) else None
+
+
+def _file_of(value: Mapping[str, Any]) -> bytes | None:
+    """Return the encoded file of a dict of Hugging Face; None if it has none."""
+    data, path = value.get("bytes"), value.get("path")
+    if data is not None:
+        return bytes(data)
+    if "array" in value or not isinstance(path, (str, os.PathLike)):
+        return None
+    try:
+        return read_file(path, MAX_AUDIO_BYTES)
+    except StorageError as error:
+        raise FeatureError(f"the audio cannot be read: {error}") from None
+    except ValueError as error:
+        raise FeatureError(f"the audio is {path!r}, which is not a valid path: {error}") from None
+
+
+# Encoded files.
+
+
+class MissingSoundfileError(FeatureError):
+    """soundfile is not installed, which is not the fault of a record."""
+
+
+def import_soundfile() -> Any:
+    """Import soundfile."""
+    try:
+        import soundfile
+    except (ImportError, OSError):  # OSError: libsndfile is missing
+        raise MissingSoundfileError(
+            "soundfile, which decodes audio files, is not installed; "
+            "run: pip install 'covey[audio]'"
+        ) from None
+    return soundfile
+
+
+class AudioHeader(NamedTuple):
+    """The header of an encoded file."""
+
+    sample_rate: int
+    channels: int
+    frames: int
+    """Samples of each channel, as the header claims."""
+
+
+def audio_format(head: bytes) -> str | None:
+    """Return the format of a file by its first bytes; None if it is not one of FORMATS.
+
+    >>> audio_format(b"fLaC")
+    'FLAC'
+    """
+    if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
+        return "WAV"
+    if head[:4] == b"fLaC":
+        return "FLAC"
+    if head[:4] == b"OggS":
+        return "OGG"
+    # An ID3 tag, or the sync bits of a frame of layer 3.
+    is_frame = head[:1] == b"\xff" and len(head) > 2 and head[1] & 0xE6 == 0xE2
+    return "MP3" if head[:3] == b"ID3" or is_frame else None
+
+
+def read_audio_header(data: bytes) -> AudioHeader:
+    """Return the header of an encoded file.
+
+    Raises:
+        FeatureError: If it is not a file of a supported format.
+    """
+    with _opened(data) as file:
+        return AudioHeader(file.samplerate, file.channels, file.frames)
+
+
+def decode_audio(data: bytes, dtype: str) -> tuple[NDArray[Any], int]:
+    """Return the samples, (length, channels), and the sampling rate of an encoded file.
+
+    Args:
+        data: Content of a WAV, FLAC, OGG or MP3 file.
+        dtype: ``"float32"`` or ``"int16"``.
+
+    Raises:
+        FeatureError: If it is not a complete file of a supported format.
+    """
+    with _opened(data) as file:
+        count = max(1, _BLOCK_SAMPLES // file.channels)
+        left = MAX_EXAMPLE_BYTES // 4 // file.channels
+        blocks: list[NDArray[Any]] = []
+        while not blocks or len(blocks[-1]) == count:
+            # As floats, which libsndfile has for all formats, and which hold 16 bits exactly.
+            blocks.append(file.read(count, dtype="float32", always_2d=True))
+            left -= len(blocks[-1])
+            if left < 0:
+                raise _invalid(f"it has over {MAX_EXAMPLE_BYTES >> 30} GiB of samples")
+        samples = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+        if len(samples) < file.frames or _is_truncated(data):
+            raise _invalid(f"truncated {audio_format(data[:64])} of {len(data)} bytes")
+        return to_int16(samples) if dtype == "int16" else samples, file.samplerate
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[Any]:
+    """Yield the soundfile.SoundFile of an encoded file."""
+    if not data:
+        raise _invalid("it is empty")
+    if audio_format(data[:64]) is None:
+        raise _invalid(f"it begins with {data[:8]!r}; supported formats: {', '.join(FORMATS)}")
+    soundfile = import_soundfile()
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            yield file
+    except soundfile.SoundFileError as error:
+        # The prefix of the message names a temporary object.
+        reason = getattr(error, "error_string", str(error))
+        raise _invalid(reason.removeprefix("Error : ").rstrip(".")) from None
+
+
+def _invalid(reason: str) -> FeatureError:
+    return FeatureError(f"not valid audio: {reason}")
+
+
+def _is_truncated(data: bytes) -> bool:
+    """Return whether a file ends before its samples, in the cases that libsndfile accepts."""
+    if data[:4] == b"RIFF":
+        at = 12
+        while at + 8 <= len(data):
+            name, size = struct.unpack_from("<4sI", data, at)
+            if name == b"data":
+                return bool(size < _UNKNOWN_WAV_BYTES and at + 8 + size > len(data))
+            at += 8 + size + size % 2
+    if data[:4] == b"OggS":  # the last page must be complete
+        page = data[data.rindex(b"OggS") :]
+        lengths = page[27 : 27 + page[26]] if len(page) > 26 else b""
+        return len(page) <= 26 or 27 + page[26] + sum(lengths) > len(page)
+    return False
