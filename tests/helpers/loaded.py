@@ -247,13 +247,12 @@ def batch_of(ds: covey.Dataset, ids: Any) -> tuple[Any, Any]:
 
 
 def class_names(ds: covey.Dataset, y: Any) -> list[str]:
-    table = ds.classes
-    return [table.names[table.labels.tolist().index(label)] for label in y.tolist()]
+    return ds.class_names[y]
 
 
 def expected_names(ds: covey.Dataset, numbers: list[int]) -> list[str]:
     """Return the names of the classes of examples."""
-    is_named = ds.classes.names[0].startswith("bird")
+    is_named = next(iter(ds.classes)).startswith("bird")
     return [class_name(number) if is_named else str(LABELS[number]) for number in numbers]
 
 
