@@ -111,7 +111,10 @@ def _chunks(columns: _Columns) -> Iterator[dict[str, Any]]:
 
 def _examples(dataset: Operations, select: Iterable[str] | str | None) -> Iterator[dict[str, Any]]:
     for part in _chunks(_Columns(dataset, select)):
-        for values in zip(*part.values(), strict=True):
+        columns = [
+            each.tolist() if isinstance(each, np.ndarray) else each for each in part.values()
+        ]
+        for values in zip(*columns, strict=True):
             yield dict(zip(part, values, strict=True))
 
 
