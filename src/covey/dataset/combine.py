@@ -148,8 +148,8 @@ def _merge_names(
                 f"class {unnamed[0]} of a dataset to add has no name; there are {len(known)} names",
                 feature=first.label,
             )
-    if b[: len(a)] == a:
-        return b, None
+    if b[: len(a)] == a or a[: len(b)] == b:  # the ids of the second stay, too
+        return max(a, b, key=len), None
     names = extend_names(a, b)
     ids = {name: number for number, name in enumerate(names)}
     new = [-1, *(ids[name] for name in b)]  # -1 is the unknown class of a ClassLabel
@@ -197,8 +197,7 @@ def divide(dataset: Operations, parts: Mapping[str, Any], seed: int) -> list[Ids
     known = dataset._names or ()
     keys = [known[each] if 0 <= each < len(known) else each for each in labels.tolist()]
     hashes = hash_keys(keys, _SALT + seed)[0]
-    part_of = _part_of_each(hashes, parts)
-    count = max(len(parts), int(part_of.max(initial=-1)) + 1)
+    part_of, count = _part_of_each(hashes, parts)
     for number, size in enumerate(np.bincount(part_of, minlength=count).tolist()):
         if not size:
             name = list(parts)[number] if number < len(parts) else "the rest"
@@ -214,8 +213,10 @@ def divide(dataset: Operations, parts: Mapping[str, Any], seed: int) -> list[Ids
     ]
 
 
-def _part_of_each(hashes: NDArray[np.uint64], parts: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Return the part of each class."""
+def _part_of_each(
+    hashes: NDArray[np.uint64], parts: Mapping[str, Any]
+) -> tuple[NDArray[np.int64], int]:
+    """Return the part of each class, and the number of parts."""
     sizes = list(parts.values())
     if sizes and all(type(each) is int and each >= 1 for each in sizes):
         if sum(sizes) > len(hashes):
@@ -225,7 +226,8 @@ def _part_of_each(hashes: NDArray[np.uint64], parts: Mapping[str, Any]) -> NDArr
                 found=dict(parts),
             )
         ranks = np.argsort(np.argsort(hashes, kind="stable"), kind="stable")
-        return np.searchsorted(np.cumsum(sizes), ranks, side="right")
+        part_of = np.searchsorted(np.cumsum(sizes), ranks, side="right")
+        return part_of, len(sizes) + (sum(sizes) < len(hashes))
     is_valid = all(isinstance(each, float) and 0 < each <= 1 for each in sizes)
     if not sizes or not is_valid or sum(sizes) > 1 + _ROUNDING:
         raise DatasetError(
@@ -236,4 +238,4 @@ def _part_of_each(hashes: NDArray[np.uint64], parts: Mapping[str, Any]) -> NDArr
     ends = np.cumsum(sizes)
     if ends[-1] > 1 - _ROUNDING:
         ends = ends[:-1]
-    return np.searchsorted(ends, hashes / 2.0**64, side="right")
+    return np.searchsorted(ends, hashes / 2.0**64, side="right"), len(ends) + 1
