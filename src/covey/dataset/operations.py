@@ -111,11 +111,11 @@ class Operations(Loadable):
 
         Args:
             function: Function of an example that returns whether to keep it. It is called once for
-                each example, now, in the order of the dataset. Class ids and names are known
-                without reading an example: use `classes`.
-            classes: Classes to keep, as for :meth:`where`; `function` receives these only.
+                each example, in the order of the dataset, before this method returns.
+            classes: Classes to keep, as for :meth:`where`, which reads no example. `function` is
+                called for examples of these classes only.
             select: Features of the example that `function` receives, by default all. Others are
-                neither decoded nor, for images, turned into pixels.
+                not decoded.
 
         Raises:
             DatasetError: If the function returns another type than bool.
@@ -193,9 +193,10 @@ class Operations(Loadable):
         """Return datasets of disjoint classes, for evaluation on classes that were not trained.
 
         ``train, test = ds.split_classes(train=0.8)``; or
-        ``train, val, test = ds.split_classes(train=0.8, val=0.1, test=0.1)``. The hash of its name
-        (its id without a name) decides about a class: it stays in its part when other classes or
-        examples are added, and the examples of a class are always in one part.
+        ``train, val, test = ds.split_classes(train=0.8, val=0.1, test=0.1)``. The hash of the name
+        of a class (of its id if it has no name) determines its part: it stays there when other
+        classes or examples are added. Unlabelled examples (class -1 of a ClassLabel) are in no
+        part.
 
         Args:
             seed: Seed of the hashes.
