@@ -26,8 +26,9 @@ CLASS_DTYPE = np.dtype([("label", "<i8"), ("first", "<u8"), ("records", "<u8")])
 # Rows that are processed at a time when records are sorted by class.
 _CHUNK_ROWS = 1 << 20
 
-# Classes in a message.
+# Classes in a message, and characters of their names.
 _MAX_LISTED = 8
+_MAX_NAME = 60
 
 
 class ClassNames(Mapping[int, str]):
@@ -105,7 +106,7 @@ class ClassNames(Mapping[int, str]):
         yield from (each for each in others if each >= 0)
 
     def __repr__(self) -> str:
-        few = [f"{each}: {self[each]!r}" for each in islice(self, _MAX_LISTED)]
+        few = [f"{each}: {_quote(self[each])}" for each in islice(self, _MAX_LISTED)]
         return f"{{{', '.join(few)}{', ...' if len(self) > _MAX_LISTED else ''}}}"
 
 
@@ -241,7 +242,7 @@ class ClassTable:
         class_id = self._class_id(label)
         position = int(np.searchsorted(self.labels, class_id)) if class_id is not None else 0
         if class_id is None or class_id not in self.labels[position : position + 1]:
-            few = ", ".join(map(repr, self.names[self.labels[:_MAX_LISTED]]))
+            few = ", ".join(map(_quote, self.names[self.labels[:_MAX_LISTED]]))
             more = " and more" if len(self) > _MAX_LISTED else ""
             raise UnknownClassError(f"there is no record of class {label!r}; there are {few}{more}")
         return position
@@ -261,6 +262,10 @@ class ClassTable:
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._names or ())}
+
+
+def _quote(name: str) -> str:
+    return repr(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}...")
 
 
 @dataclass(frozen=True, eq=False)
