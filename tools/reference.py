@@ -46,7 +46,7 @@ Arguments after `*` are keyword-only. A default of `-` means that the argument i
 SECTIONS = [
     ("Datasets", "covey", "write HoldOut open info verify repair build_index Dataset Loader"),
     ("Features", "covey", "Features Feature Tensor ClassLabel Image Audio Ragged Sparse Steps"),
-    ("Classes", "covey.classes", "ClassTable"),
+    ("Classes", "covey.classes", "ClassTable ClassNames"),
     ("Record files", "covey", "RecordReader RecordWriter"),
     ("Batches of columns", "covey.reading", "read_batches"),
     ("Sources", "covey.sources", "open_source from_tfds_builder register Source"),

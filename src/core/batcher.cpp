@@ -11,7 +11,8 @@ namespace {
 // Scratch memory of a thread, reused for every batch.
 struct Scratch {
   std::vector<std::int64_t> ids;
-  std::vector<std::int64_t> labels;  // of units
+  std::vector<std::int64_t> labels;     // of units
+  std::vector<std::int64_t> class_ids;  // of records, if they are not those of the index
   Located located;
   std::vector<ColumnOut> out;
   std::vector<std::vector<Bytes>> encoded;  // of each image column
@@ -57,7 +58,8 @@ bool Batcher::make(std::uint64_t step, Part part, const Mappings& shards,
   scratch.labels.resize(end - begin);
   plan_.draw(batch, begin, end, scratch.ids.data(), scratch.labels.data());
   std::int64_t* const ids = scratch.ids.data() + first;
-  if (!look_up(ids, rows)) return false;
+  scratch.class_ids.resize(options_.class_ids == nullptr ? 0 : rows);
+  if (!look_up(ids, rows, scratch.class_ids.data())) return false;
   if (tables_.locate(ids, rows, shards, scratch.located)) return false;
   const auto output = [&](std::size_t c) { return columns[c] + first * row_bytes_[c]; };
   scratch.out.clear();
@@ -81,6 +83,7 @@ bool Batcher::make(std::uint64_t step, Part part, const Mappings& shards,
     labels = reinterpret_cast<std::int64_t*>(output(count));
     tables_.read_labels(ids, rows, labels);
   }
+  if (labels != nullptr) std::copy(scratch.class_ids.begin(), scratch.class_ids.end(), labels);
   if (options_.check_classes && labels != nullptr &&
       !check_classes(scratch.labels.data(), labels, first, rows)) {
     return false;
@@ -123,11 +126,12 @@ bool Batcher::decode_images(const std::vector<Bytes>& records, std::uint64_t bat
   return true;
 }
 
-bool Batcher::look_up(std::int64_t* ids, std::size_t rows) const noexcept {
+bool Batcher::look_up(std::int64_t* ids, std::size_t rows, std::int64_t* class_ids) const noexcept {
   const bool renumbered = options_.record_ids != nullptr;
   const std::uint64_t all = renumbered ? options_.count : tables_.records();
   for (std::size_t i = 0; i < rows; ++i) {
     if (static_cast<std::uint64_t>(ids[i]) >= all) return false;
+    if (options_.class_ids != nullptr) class_ids[i] = options_.class_ids[ids[i]];
     if (renumbered) ids[i] = options_.record_ids[ids[i]];
   }
   return true;

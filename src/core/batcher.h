@@ -36,6 +36,9 @@ class Batcher {
     // Maps the record ids of the plan to those of all splits; null if they are equal.
     const std::int64_t* record_ids = nullptr;
     std::size_t count = 0;  // size of record_ids
+    // The class of each record of the plan, where it is not that of the index; null if it is. The
+    // caller ensures that there is one for each.
+    const std::int64_t* class_ids = nullptr;
     std::vector<ImageColumn> images;
     std::uint64_t seed = 0;  // of random crops
   };
@@ -65,7 +68,7 @@ class Batcher {
             std::vector<PendingImage>& pending) const;
 
  private:
-  bool look_up(std::int64_t* ids, std::size_t rows) const noexcept;
+  bool look_up(std::int64_t* ids, std::size_t rows, std::int64_t* class_ids) const noexcept;
   bool check_classes(const std::int64_t* planned, const std::int64_t* labels, std::size_t first,
                      std::size_t rows) const noexcept;
   bool decode_images(const std::vector<Bytes>& records, std::uint64_t batch, std::size_t first,

@@ -68,15 +68,14 @@ void BalancedPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end,
     const std::uint64_t which = classes.data()[unit];
     const std::uint64_t visit =
         visits.data()[unit] + (part.visits.empty() ? 0 : part.visits[which]);
-    const std::int64_t label = classes_.labels[which];
-    const std::uint64_t of_class = derive(key, static_cast<std::uint64_t>(label));
+    const std::uint64_t of_class = derive(key, classes_.key(which));
     Draws(of_class, classes_.records[which], each).draw(visit, records.data(), nullptr);
     for (std::uint64_t i = 0; i < each; ++i) {
       const std::uint64_t place = classes_.first[which] + records.data()[i];
       classes_.prefetch_id(place);
       *places++ = static_cast<std::int64_t>(place);
     }
-    *labels++ = label;
+    *labels++ = classes_.labels[which];
   }
   for (; ids < places; ++ids) *ids = classes_.id(static_cast<std::uint64_t>(*ids));
 }

@@ -53,11 +53,17 @@ struct ClassList {
   const std::uint64_t* records = nullptr;  // by class: number of its records, at least one
   const void* by_class = nullptr;
   bool wide = false;  // whether record ids are 64-bit, not 32-bit
+  // By class: the number that its draws are derived from; null if it is the label.
+  const std::int64_t* keys = nullptr;
 
   void prefetch(std::uint64_t which) const noexcept {
     prefetch_line(labels + which);
+    if (keys != nullptr) prefetch_line(keys + which);
     prefetch_line(first + which);
     prefetch_line(records + which);
+  }
+  std::uint64_t key(std::uint64_t which) const noexcept {
+    return static_cast<std::uint64_t>((keys == nullptr ? labels : keys)[which]);
   }
   void prefetch_id(std::uint64_t place) const noexcept {
     prefetch_line(static_cast<const std::uint8_t*>(by_class) + place * (wide ? 8 : 4));
@@ -83,8 +89,9 @@ class BalancedPlan final : public Plan {
   bool knows_labels() const noexcept override { return true; }
   bool has_faulted() const noexcept override {
     return fault_count() != 0 &&
-           (lies_in_fault(classes_.labels) || lies_in_fault(classes_.first) ||
-            lies_in_fault(classes_.records) || lies_in_fault(classes_.by_class));
+           (lies_in_fault(classes_.labels) || lies_in_fault(classes_.keys) ||
+            lies_in_fault(classes_.first) || lies_in_fault(classes_.records) ||
+            lies_in_fault(classes_.by_class));
   }
 
   std::size_t classes() const noexcept { return classes_.count; }

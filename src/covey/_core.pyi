@@ -365,6 +365,7 @@ class Plan:
 def balanced_plan(
     seed: int,
     labels: NDArray[int64],
+    keys: NDArray[int64] | None,
     first: NDArray[uint64],
     records: NDArray[uint64],
     by_class: NDArray[Any],
@@ -448,6 +449,7 @@ class Prefetcher:
         add_labels: bool,
         check_classes: bool,
         record_ids: NDArray[int64] | None,
+        class_ids: NDArray[int64] | None,
         threads: int,
         depth: int,
         allocate: Callable[[int], tuple[NDArray[Any], ...]],

@@ -2,53 +2,163 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FormatError, UnknownClassError
+
+if TYPE_CHECKING:
+    from covey.schema.types import Feature
+
+Labels = Literal["contiguous"]
 
 CLASS_DTYPE = np.dtype([("label", "<i8"), ("first", "<u8"), ("records", "<u8")])
 
 # Rows that are processed at a time when records are sorted by class.
 _CHUNK_ROWS = 1 << 20
 
+# Classes in a message, and characters of their names.
+_MAX_LISTED = 8
+_MAX_NAME = 60
+
+
+class ClassNames(Mapping[int, str]):
+    """The name of each class id.
+
+    The ids are those of the known names, and those of the records. An id without a name has its
+    decimal digits as a name.
+
+    Args:
+        names: The name of each class id from 0 on, if known.
+        labels: The class ids of the records, in ascending order.
+
+    >>> names = ClassNames(["owl", "wren", "crow"], np.array([0, 2]))
+    >>> names[2], names[np.array([2, 0])], len(names)
+    ('crow', ['crow', 'owl'], 3)
+    >>> dict(ClassNames(None, np.array([7, 10**9])))
+    {7: '7', 1000000000: '1000000000'}
+    """
+
+    def __init__(self, names: Sequence[str] | None, labels: NDArray[np.int64]) -> None:
+        self._names = () if names is None else names
+        self._others = labels[(labels < 0) | (labels >= len(self._names))]
+
+    @overload
+    def __getitem__(self, class_id: int) -> str: ...
+
+    @overload
+    def __getitem__(self, class_id: Any) -> Any: ...
+
+    def __getitem__(self, class_id: Any) -> Any:
+        """Return the name of a class id, or a list of the names of several.
+
+        Args:
+            class_id: An integer: of Python, of numpy, or a tensor without dimensions. Or a list,
+                an array or a tensor of class ids.
+
+        Raises:
+            UnknownClassError: If there is no such class.
+        """
+        if getattr(class_id, "ndim", 0) or isinstance(class_id, (list, tuple)):
+            given = class_id if hasattr(class_id, "tolist") else np.asarray(class_id)
+            return self._nested(given.tolist())
+        try:
+            number = operator.index(class_id)
+        except TypeError:
+            raise UnknownClassError(
+                option="class id", found=class_id, allowed="an integer, or an array of integers"
+            ) from None
+        if 0 <= number < len(self._names):
+            return self._names[number]
+        position = int(np.searchsorted(self._others, number)) if abs(number) < 2**63 else 0
+        if number not in self._others[position : position + 1].tolist():
+            raise UnknownClassError(option="class id", found=number, allowed=self._range)
+        return str(number)
+
+    def _nested(self, ids: list[Any]) -> list[Any]:
+        return [self._nested(each) if isinstance(each, list) else self[each] for each in ids]
+
+    @property
+    def _range(self) -> str:
+        parts = [f"from 0 to {len(self._names) - 1}"] if len(self._names) else []
+        few = self._others[:_MAX_LISTED].tolist()
+        if few:
+            more = " and others" if len(self._others) > _MAX_LISTED else ""
+            parts.append(f"one of {', '.join(map(str, few))}{more}")
+        return ", or ".join(parts) or "absent: there are no classes"
+
+    def __len__(self) -> int:
+        return len(self._names) + len(self._others)
+
+    def __iter__(self) -> Iterator[int]:
+        others: list[int] = self._others.tolist()
+        yield from (each for each in others if each < 0)
+        yield from range(len(self._names))
+        yield from (each for each in others if each >= 0)
+
+    def __repr__(self) -> str:
+        few = [f"{each}: {_quote(self[each])}" for each in islice(self, _MAX_LISTED)]
+        return f"{{{', '.join(few)}{', ...' if len(self) > _MAX_LISTED else ''}}}"
+
 
 class ClassTable:
     """The classes of records, sorted by class id.
+
+    Iteration yields the names of the classes that have records, in this order.
 
     Args:
         table: One row per class: label, first, records.
         by_class: The record ids, sorted by class.
         names: The class name of each class id, if known.
+        keys: The number of each class that its random draws are derived from; by default its id.
     """
 
     def __init__(
-        self, table: NDArray[Any], by_class: NDArray[Any], names: Sequence[str] | None
+        self,
+        table: NDArray[Any],
+        by_class: NDArray[Any],
+        names: Sequence[str] | None,
+        keys: NDArray[np.int64] | None = None,
     ) -> None:
         self._table = table
         self._by_class = by_class
         self._names = names
+        self._keys = keys
 
     @classmethod
-    def of(cls, labels: NDArray[np.int64], names: Sequence[str] | None = None) -> ClassTable:
-        """Return the table of records with these class ids."""
+    def of(
+        cls,
+        labels: NDArray[np.int64],
+        names: Sequence[str] | None = None,
+        keys: NDArray[np.int64] | None = None,
+    ) -> ClassTable:
+        """Return the table of records.
+
+        Args:
+            labels: The class id of each record.
+            names: The class name of each class id, if known.
+            keys: The key of each class id from 0 on; by default the id.
+        """
         table = class_table(labels)
         by_class = np.zeros(len(labels), id_dtype(len(labels)))
         sort_by_class(labels, table, by_class)
-        return cls(table, by_class, names)
+        return cls(table, by_class, names, None if keys is None else keys[table["label"]])
 
     @classmethod
     def parse(cls, labels: Any) -> ClassTable:
         """Return the table of examples with these labels: all integers, or all strings.
 
         >>> ClassTable.parse(["owl", "wren", "owl"]).names
-        ('owl', 'wren')
+        {0: 'owl', 1: 'wren'}
         """
         try:
             array = np.asarray(labels)
@@ -82,12 +192,17 @@ class ClassTable:
         return f"<{len(self):,} classes{span}>"
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter(self.names[self.labels])
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
         """The class id of each class."""
         return np.ascontiguousarray(self._table["label"])
+
+    @property
+    def keys(self) -> NDArray[np.int64] | None:
+        """The number of each class that its random draws are derived from; None for the labels."""
+        return self._keys
 
     @property
     def by_class(self) -> NDArray[Any]:
@@ -105,17 +220,9 @@ class ClassTable:
         return self._table["records"].astype(np.int64)
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The name of each class; its class id if it has no name."""
-        return tuple(map(self._name, self._table["label"].tolist()))
-
-    def _name(self, label: int) -> str:
-        known = self._names is not None and 0 <= label < len(self._names)
-        return self._names[label] if known and self._names is not None else str(label)
-
-    def name(self, position: int) -> str:
-        """Return the name of the class at a position."""
-        return self._name(int(self._table["label"][position]))
+    def names(self) -> ClassNames:
+        """The name of each class id, also of classes without records."""
+        return ClassNames(self._names, self.labels)
 
     def records(self, position: int) -> NDArray[np.int64]:
         """Return the record ids of the class at a position, in order."""
@@ -130,14 +237,14 @@ class ClassTable:
             label: The class id or the class name.
 
         Raises:
-            DatasetError: If no record has this class.
+            UnknownClassError: If no record has this class.
         """
         class_id = self._class_id(label)
         position = int(np.searchsorted(self.labels, class_id)) if class_id is not None else 0
         if class_id is None or class_id not in self.labels[position : position + 1]:
-            few = ", ".join(map(repr, map(self._name, self._table["label"][:8].tolist())))
-            more = " and more" if len(self) > 8 else ""
-            raise DatasetError(f"there is no record of class {label!r}; there are {few}{more}")
+            few = ", ".join(map(_quote, self.names[self.labels[:_MAX_LISTED]]))
+            more = " and more" if len(self) > _MAX_LISTED else ""
+            raise UnknownClassError(f"there is no record of class {label!r}; there are {few}{more}")
         return position
 
     def _class_id(self, label: int | str | bytes) -> int | None:
@@ -155,6 +262,89 @@ class ClassTable:
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._names or ())}
+
+
+def _quote(name: str) -> str:
+    return repr(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}...")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassIdMap:
+    """New class ids.
+
+    Args:
+        old: The class ids that have a new one, in ascending order.
+        new: The new id of each.
+    """
+
+    old: NDArray[np.int64]
+    new: NDArray[np.int64]
+
+    def __call__(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the new class ids of records.
+
+        Raises:
+            FormatError: If a class id has no new one; those of an index are not trusted.
+        """
+        positions = np.minimum(np.searchsorted(self.old, labels), max(len(self.old) - 1, 0))
+        wrong = self.old[positions] != labels if len(self.old) else np.ones(len(labels), bool)
+        if wrong.any():
+            raise FormatError(
+                f"the index has a record of class {labels[wrong][0]}, which is not one of its "
+                "classes",
+                remedy="rebuild it with `covey index`",
+            )
+        return self.new[positions] if len(self.old) else np.zeros(0, np.int64)
+
+    def then(self, following: ClassIdMap) -> ClassIdMap:
+        """Return the map of both, for the classes that `following` has a new id of."""
+        kept = np.isin(self.new, following.old)
+        return ClassIdMap(self.old[kept], following(self.new[kept]))
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbering:
+    """Class ids of a dataset that are not those of its indexes.
+
+    Args:
+        maps: For each open split, the map from the class ids of its index; None if they are equal.
+        stored: The label feature as it is decoded before its value is replaced; None if the label
+            is a string, or is not a feature.
+        keys: The key of each class id from 0 on, by which its examples are drawn; None for the ids.
+    """
+
+    maps: tuple[ClassIdMap | None, ...]
+    stored: Feature | None = None
+    keys: NDArray[np.int64] | None = None
+
+    def apply(self, labels: NDArray[np.int64], tables: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the class ids of records.
+
+        Args:
+            labels: Their class ids in the index.
+            tables: The split of each record, as a position in `maps`.
+        """
+        if len(self.maps) == 1:
+            return labels if self.maps[0] is None else self.maps[0](labels)
+        renumbered = np.array(labels)
+        for number, each in enumerate(self.maps):
+            if each is not None:
+                mine = tables == number
+                renumbered[mine] = each(labels[mine])
+        return renumbered
+
+
+def compose(
+    first: Sequence[ClassIdMap | None], following: ClassIdMap
+) -> tuple[ClassIdMap | None, ...]:
+    """Return the maps that apply `following` after `first`."""
+    return tuple(following if each is None else each.then(following) for each in first)
+
+
+def check_labels(labels: Any) -> None:
+    """Raise DatasetError if the option `labels` is not valid."""
+    if labels not in (None, "contiguous"):
+        raise DatasetError(option="labels", found=labels, allowed="'contiguous' or None")
 
 
 def class_table(classes: NDArray[np.int64]) -> NDArray[Any]:

@@ -11,6 +11,7 @@
     │   └── DuplicateKeyError          two examples have the same key
     ├── DatasetError               a dataset cannot be read or written as requested
     │   ├── DatasetExistsError         the dataset or split exists
+    │   ├── UnknownClassError          a class id or class name does not exist
     │   └── CommittedError             the data is committed, but a later step failed
     ├── PlanError                  batches cannot be drawn as requested
     ├── MetricError                embeddings cannot be compared
@@ -216,6 +217,10 @@ class DatasetError(CoveyError, ValueError):
 
 class DatasetExistsError(DatasetError, FileExistsError):
     """The dataset or split to be written exists."""
+
+
+class UnknownClassError(DatasetError, KeyError):
+    """A class id or class name does not exist."""
 
 
 class CommittedError(DatasetError):

@@ -219,18 +219,44 @@ def make_skipped(directory: Path) -> covey.Dataset:
 
 def make_remote(directory: Path) -> covey.Dataset:
     make_numbers(directory)
+    return opened(_upload(directory))
+
+
+def _upload(directory: Path) -> str:
+    """Return the URL of a copy of a dataset in memory."""
     url = f"memory://{directory.name}-{os.getpid()}-{time.monotonic_ns()}/set"
     storage = open_storage(url)
     for path in directory.iterdir():
         storage.upload(str(path), f"{url}/{path.name}")
-    return opened(url)
+    return url
+
+
+def make_contiguous(directory: Path) -> covey.Dataset:
+    """Return classes whose ids are not those of the index."""
+    numbers = np.flatnonzero(~np.isin(LABELS, (0, 3, 4, 8)))
+    write_and_open(directory, examples(numbers), FEATURES, shards=2).close()
+    return opened(directory, labels="contiguous")
+
+
+def make_sum(directory: Path) -> covey.Dataset:
+    """Return two datasets that have some classes in common, with different ids."""
+    is_first = (LABELS > 3) & (np.arange(COUNT) % 3 > 0)
+    parts = [np.flatnonzero(is_first), np.flatnonzero(~is_first & (LABELS < 9))]
+    for name, numbers in zip("ab", parts, strict=True):
+        write(with_names(numbers), directory / name, label="label", shuffle=False)
+    return opened(directory / "a") + opened(directory / "b")
+
+
+def make_sum_with_remote(directory: Path) -> covey.Dataset:
+    make_sum(directory).close()
+    return opened(directory / "a") + opened(_upload(directory / "b"))
 
 
 # Kinds that the native core reads, and those that Python reads.
 NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "strings", "files",
-          "function", "joined", "sliced", "where", "selected", "unpacked", "mixed",
-          "skipped"]  # fmt: skip
-OTHERS = ["read", "ragged", "joined strings", "gzip", "foreign gzip", "remote"]
+          "function", "joined", "joined strings", "sliced", "where", "selected", "unpacked",
+          "mixed", "skipped", "contiguous", "sum"]  # fmt: skip
+OTHERS = ["read", "ragged", "gzip", "foreign gzip", "remote", "sum with remote"]
 
 
 # Batches.
@@ -247,13 +273,12 @@ def batch_of(ds: covey.Dataset, ids: Any) -> tuple[Any, Any]:
 
 
 def class_names(ds: covey.Dataset, y: Any) -> list[str]:
-    table = ds.classes
-    return [table.names[table.labels.tolist().index(label)] for label in y.tolist()]
+    return ds.class_names[y]
 
 
 def expected_names(ds: covey.Dataset, numbers: list[int]) -> list[str]:
     """Return the names of the classes of examples."""
-    is_named = ds.classes.names[0].startswith("bird")
+    is_named = next(iter(ds.classes)).startswith("bird")
     return [class_name(number) if is_named else str(LABELS[number]) for number in numbers]
 
 

@@ -161,7 +161,7 @@ def read_dataset(directory: Path) -> list[bool]:
         with covey.open(directory, split="all", progress=False, threads=1) as ds:
             _ = len(ds), repr(ds), ds[:3], ds.raw[:2]
             if ds.label is not None and len(ds.classes):
-                _ = ds.classes.names[:3], ds.where(label=ds.classes.names[0])
+                _ = tuple(ds.classes)[:3], ds.where(label=next(iter(ds.classes)))
                 next(iter(ds.batches(1, 2, threads=0)))
 
     return [

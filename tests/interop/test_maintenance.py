@@ -273,6 +273,6 @@ def test_index_of_a_url(tmp_path, capsys, monkeypatch):
     assert names() == {"x.tfrecord", "x.tfrecord.idx", *parts.values()}
     assert not split("index", url)["built"]
     with covey.open(url) as dataset:
-        assert dataset.classes.names == NAMES
+        assert tuple(dataset.classes) == NAMES
     assert split("info", url)["classes"]["count"] == 3
     assert run(capsys, "verify", url)["valid"]

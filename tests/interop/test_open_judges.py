@@ -136,7 +136,7 @@ def test_directory_of_tensorflow(tmp_path, how):
     ]
     check(opened(directory), by_tensorflow(paths, [how] * 3))
     ds = opened(directory, label="text")
-    assert list(ds.classes.names) == sorted(f"é{n}" for n in range(90))
+    assert list(ds.classes) == sorted(f"é{n}" for n in range(90))
 
 
 @pytest.mark.parametrize("how", ["GZIP", "ZLIB"])
@@ -420,12 +420,12 @@ def test_classes_of_tfds(large, theirs):
     labels = [each["label"] for each in theirs["train"]]
     assert ds.label == "label"
     assert ds.labels.tolist() == labels
-    assert ds.classes.names == ("owl", "wren", "jay")
+    assert tuple(ds.classes) == ("owl", "wren", "jay")
     assert ds.classes.counts.tolist() == [labels.count(label) for label in range(3)]
     jays = [each["number"] for each in theirs["train"] if each["label"] == 2]
     assert ds.where(label="jay")[:]["number"].tolist() == jays
     named = opened(large, split="train", label="name")
-    assert [named.classes.names[label] for label in named.labels] == [
+    assert [named.class_names[label] for label in named.labels] == [
         each["name"].decode() for each in theirs["train"]
     ]
 

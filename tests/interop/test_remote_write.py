@@ -337,7 +337,7 @@ def read_splits(target):
     content = target.files()
     splits = json.loads(content[INFO])["splits"] if INFO in content else []
     datasets = {each["name"]: target.open(split=each["name"]) for each in splits}
-    return {name: (each.raw[:], each.classes.names) for name, each in datasets.items()}
+    return {name: (each.raw[:], tuple(each.classes)) for name, each in datasets.items()}
 
 
 def sidecars(target):

@@ -219,6 +219,38 @@ TEST(batch_of_a_selection) {
   }
 }
 
+TEST(batch_of_other_class_ids) {
+  const Flock flock;
+  const Decoder decoder(columns());
+  Ids numbers, class_ids;
+  for (std::int64_t i = 0; i < 20; ++i) {
+    numbers.push_back(59 - 2 * i);
+    class_ids.push_back(1000 + i);
+  }
+  const EpochPlan plan(9, 20, 6, Rest::fill, true);
+  for (const bool add_labels : {false, true}) {
+    Batcher::Options options;
+    options.label = add_labels ? -1 : 2;
+    options.add_labels = add_labels;
+    options.record_ids = numbers.data();
+    options.count = numbers.size();
+    options.class_ids = class_ids.data();
+    const Batcher batcher(plan, {}, flock.tables, decoder, options);
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      for (const std::size_t parts : {1, 4}) {
+        Room room(decoder, batcher.rows(), add_labels);
+        CHECK(make(batcher, step, flock.shards.mappings, room, parts));
+        Ids expected = draw(plan, {}, step);
+        Ids records = expected;
+        for (std::int64_t& id : expected) id = class_ids[static_cast<std::size_t>(id)];
+        for (std::int64_t& id : records) id = numbers[static_cast<std::size_t>(id)];
+        CHECK(room.as<std::int64_t>(add_labels ? 3 : 2) == expected);
+        CHECK(room.as<std::int64_t>(0) == records);
+      }
+    }
+  }
+}
+
 // The steps, each of one record, whose batches are not assembled.
 std::vector<std::size_t> refused(const Flock& flock, const Mappings& shards,
                                  const Batcher::Options& options) {

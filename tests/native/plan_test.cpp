@@ -95,6 +95,24 @@ TEST(balanced_plan_of_64_bit_ids) {
   }
 }
 
+TEST(balanced_plan_draws_the_same_records_for_other_labels) {
+  const Classes classes({4, 9, 5, 40, 7, 6});
+  const Ids others{8, 3, 0, -1, 90, 7};
+  ClassList list = classes.list();
+  const BalancedPlan plan(1, list, 3, 4);
+  list.keys = list.labels;
+  list.labels = others.data();
+  const BalancedPlan relabelled(1, list, 3, 4);
+  for (std::uint64_t step = 0; step < 40; ++step) {
+    const Batch expected = draw(plan, step), found = draw(relabelled, step);
+    CHECK(found.ids == expected.ids);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto which = static_cast<std::size_t>((expected.labels[i] + 5) / 3);
+      CHECK(found.labels[i] == others[which]);
+    }
+  }
+}
+
 TEST(balanced_plan_draws_a_part_of_a_batch) {
   const Classes classes({4, 9, 5, 40, 7, 6});
   for (const bool weighted : {false, true}) {

@@ -75,12 +75,12 @@ def test_label_feature(directory, kind):
     assert ds.label == "bird"
     if kind == "int64":
         assert ds.labels.tolist() == [names[bird] for bird in BIRDS]
-        assert ds.classes.names == ("-3", "7", str(2**40))
+        assert tuple(ds.classes) == ("-3", "7", str(2**40))
         assert ds.classes.labels.tolist() == [-3, 7, 2**40]
         assert numbers(ds.where(label=-3)) == [1, 3, 5]
     else:
         assert ds.labels.tolist() == [2, 1, 0, 1, 2, 1]
-        assert ds.classes.names == ("jay", "owl", "wren")
+        assert tuple(ds.classes) == ("jay", "owl", "wren")
         assert numbers(ds.where(label="owl")) == numbers(ds.where(label=1)) == [1, 3, 5]
     assert sorted(ds.classes.counts.tolist()) == [1, 2, 3]
     assert (ds.labels.dtype, ds.classes.labels.dtype, ds.classes.counts.dtype) == (np.int64,) * 3
@@ -110,7 +110,7 @@ def test_named_classes(directory):
     put(directory / "a.tfrecord", [{"bird": bird} for bird in BIRDS], features)
     ds = opened(directory, features=features)
     assert ds.label == "bird"
-    assert (ds.classes.names, ds.classes.labels.tolist()) == (("owl", "wren", "jay"), [0, 1, 2])
+    assert (tuple(ds.classes), ds.classes.labels.tolist()) == (("owl", "wren", "jay"), [0, 1, 2])
     assert ds.labels.tolist() == [1, 0, 2, 0, 1, 0]
     assert len(ds.where(label=["jay", "wren"])) == 3
     with pytest.raises(DatasetError, match=r"no record of class 'gull'; there are 'owl', 'wren'"):
@@ -163,7 +163,7 @@ def test_record_without_a_label(directory, missing):
     error = caught.value
     assert (error.path, error.record) == (str(directory / "a.tfrecord"), missing)
     assert "bird" in (error.feature, error.found)
-    assert opened(directory, label="bird", features=features).classes.names == ("", "owl")
+    assert tuple(opened(directory, label="bird", features=features).classes) == ("", "owl")
 
 
 def test_label_that_is_not_utf8(directory):
@@ -224,7 +224,7 @@ def test_label_function(directory):
     put_numbers(directory / "a.tfrecord", range(10))
     put_numbers(directory / "b.tfrecord", range(10, 20))
     parity = opened(directory, label=lambda example: ["even", "odd"][example["x"] % 2])
-    assert (parity.classes.names, parity.classes.counts.tolist()) == (("even", "odd"), [10, 10])
+    assert (tuple(parity.classes), parity.classes.counts.tolist()) == (("even", "odd"), [10, 10])
     assert numbers(parity.where(label="odd")) == list(range(1, 20, 2))
     tens = opened(directory, label=lambda example: np.int8(example["x"] // 10 - 1))
     assert tens.labels.tolist() == [-1] * 10 + [0] * 10
@@ -237,8 +237,8 @@ def test_label_function_of_decoded_values(directory):
     put(directory / "a.tfrecord", [{"v": each, "name": "é"} for each in lists], features)
     assert opened(directory, label=lambda example: len(example["v"])).labels.tolist() == [3, 0, 5]
     ds = opened(directory, features=features, label=lambda example: example["name"])
-    assert ds.classes.names == ("é",)
-    assert type(ds.classes.names[0]) is str
+    assert tuple(ds.classes) == ("é",)
+    assert type(ds.class_names[0]) is str
 
 
 @pytest.mark.parametrize("value", [None, 1.0, True, b"x", np.array(3), [1], 2**63, -(2**63) - 1])
@@ -281,11 +281,11 @@ def test_files_as_classes(directory):
     for _ in range(2):  # builds the index, then reads it
         ds = opened(directory, label="@file")
         assert ds.label == "@file"
-        assert ds.classes.names == ("gull", "owl", "sea/jay", "wren")
-        found = [numbers(ds.where(label=name)) for name in ds.classes.names]
+        assert tuple(ds.classes) == ("gull", "owl", "sea/jay", "wren")
+        found = [numbers(ds.where(label=name)) for name in ds.classes]
         assert found == [[9], [0, 1], [6, 7], [2, 3, 4, 5]]
     single = opened(directory / "owl.tfrecord", label="@file")
-    assert (single.classes.names, single.labels.tolist()) == (("owl",), [0, 0])
+    assert (tuple(single.classes), single.labels.tolist()) == (("owl",), [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_strings_have_the_same_class_ids_in_any_order(
         part = [{"word": word} for word in shuffled[shard::shards]]
         put(directory / f"{shard}.tfrecord", part, {"word": "str"})
     ds = opened(directory, label="word", threads=threads)
-    assert ds.classes.names == tuple(sorted(set(words)))
+    assert tuple(ds.classes) == tuple(sorted(set(words)))
     assert ds.classes.labels.tolist() == list(range(len(set(words))))
-    found = [ds.classes.names[label] for label in ds.labels]
+    found = [ds.class_names[label] for label in ds.labels]
     assert found == [word.decode() for word in ds[:]["word"].tolist()]
 
 
@@ -341,9 +341,9 @@ def test_splits_share_class_ids(directory):
     ):
         ds = opened(directory, split=spec)
         birds = [bird.decode() for bird in ds[:]["label"].tolist()]
-        by_label = dict(zip(ds.classes.labels.tolist(), ds.classes.names, strict=True))
+        by_label = dict(zip(ds.classes.labels.tolist(), ds.classes, strict=True))
         assert [by_label[label] for label in ds.labels.tolist()] == birds
-        assert sorted(ds.classes.names) == sorted(set(birds))
+        assert sorted(ds.classes) == sorted(set(birds))
         for bird in set(birds):
             assert ds.where(label=bird)[:]["label"].tolist() == [bird.encode()] * birds.count(bird)
             assert ds[[birds.index(bird)]]["label"].tolist() == [bird.encode()]
@@ -363,8 +363,8 @@ def test_written_splits_share_class_ids(tmp_path):
         write([{"bird": bird} for bird in birds], tmp_path, split, features=features,
               label="bird", shuffle=False)  # fmt: skip
     ds = opened(tmp_path, split="train+test")
-    assert [ds.classes.names[label] for label in ds.labels] == ["wren", "owl", "jay", "wren"]
-    assert sorted(ds.select([2, 3]).classes.names) == ["jay", "wren"]
+    assert [ds.class_names[label] for label in ds.labels] == ["wren", "owl", "jay", "wren"]
+    assert sorted(ds.select([2, 3]).classes) == ["jay", "wren"]
 
 
 def test_one_label_for_all_splits(directory):
@@ -389,11 +389,11 @@ def test_another_label_than_that_of_the_index(tmp_path):
     for _ in range(2):
         ds = opened(directory, label="size")
         assert (ds.label, ds.labels.tolist()) == ("size", [0, 1, 0, 1, 0, 1])
-        assert opened(directory).classes.names == ("jay", "owl", "wren")
-        assert opened(directory, label="@file").classes.names == ("set-train",)
-        assert opened(directory, label="bird").classes.names == ("jay", "owl", "wren")
+        assert tuple(opened(directory).classes) == ("jay", "owl", "wren")
+        assert tuple(opened(directory, label="@file").classes) == ("set-train",)
+        assert tuple(opened(directory, label="bird").classes) == ("jay", "owl", "wren")
         ds = opened(directory, label=lambda example: str(example["x"] // 3))
-        assert (ds.classes.names, ds.classes.counts.tolist()) == (("0", "1"), [3, 3])
+        assert (tuple(ds.classes), ds.classes.counts.tolist()) == (("0", "1"), [3, 3])
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
@@ -417,7 +417,7 @@ def test_strings_keep_their_class_ids(tmp_path):
     features = {"bird": "str"}
     write([{"bird": "wren"}], directory, features=features, label="bird")
     write([{"bird": "owl"}], directory, features=features, label="bird", mode="append")
-    names = opened(directory).classes.names
+    names = tuple(opened(directory).classes)
     assert names == ("wren", "owl")
     path = directory / "set-train.index.npy"
     rows = bytearray(path.read_bytes())
@@ -425,8 +425,8 @@ def test_strings_keep_their_class_ids(tmp_path):
     path.write_bytes(rows)
     ds = opened(directory)  # the rows are rebuilt, the rest of the index is valid
     assert ds.label == "bird"
-    assert [ds.classes.names[label] for label in ds.labels] == ["wren", "owl"]
-    assert ds.classes.names == names
+    assert [ds.class_names[label] for label in ds.labels] == ["wren", "owl"]
+    assert tuple(ds.classes) == names
 
 
 # Selection by class.
@@ -474,17 +474,14 @@ def test_where_of_an_unknown_class(birds, label):
 def test_where_of_a_class_without_a_name(directory):
     put_numbers(directory / "a.tfrecord", range(6))
     ds = opened(directory)
-    assert ds.classes.names == ("0", "1", "2")
-    assert [numbers(ds.where(label=name)) for name in ds.classes.names] == [[0, 3], [1, 4], [2, 5]]
+    assert tuple(ds.classes) == ("0", "1", "2")
+    assert [numbers(ds.where(label=name)) for name in ds.classes] == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_class_table(birds):
     classes = birds.classes
-    assert (len(classes), list(classes), classes.names) == (
-        3,
-        ["jay", "owl", "wren"],
-        tuple(classes),
-    )
+    assert (len(classes), list(classes)) == (3, ["jay", "owl", "wren"])
+    assert dict(classes.names) == {0: "jay", 1: "owl", 2: "wren"}
     assert classes.counts.tolist() == [1, 3, 2]
     assert [classes.records(position).tolist() for position in range(3)] == [[2], [1, 3, 5], [0, 4]]
     assert [classes.position(name) for name in classes] == [0, 1, 2]

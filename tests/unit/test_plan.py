@@ -679,6 +679,7 @@ def test_arguments_of_the_native_core():
     valid = {
         "seed": 0,
         "labels": np.arange(3),
+        "keys": None,
         "first": ones,
         "records": ones,
         "by_class": by_class,
@@ -691,6 +692,7 @@ def test_arguments_of_the_native_core():
     assert (ids.shape, labels.shape) == ((1, 2), (1, 2))
     for invalid in [
         {"first": ones[:2]},
+        {"keys": np.arange(2)},
         {"records": np.zeros(3, np.uint64)},
         {"by_class": by_class[:1]},
         {"wide": True, "by_class": by_class[:8], "first": ones * np.uint64(4)},

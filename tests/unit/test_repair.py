@@ -104,7 +104,7 @@ def test_corrupt_records_are_skipped_and_reported(directory, new):
     assert is_valid_dataset(new)
     check_index(new)
     with covey.open(new, split="train") as dataset:
-        assert (len(dataset), dataset.classes.names) == (58, NAMES)
+        assert (len(dataset), tuple(dataset.classes)) == (58, NAMES)
     header, line = str(repaired).splitlines()[:2]
     assert header == f"{directory}: 67 records copied to {new}; 2 losses"
     assert line.split() == ["file", "record", "offset", "problem"]

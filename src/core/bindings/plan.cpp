@@ -38,9 +38,9 @@ std::vector<std::uint64_t> parse_quotas(nb::handle given, std::size_t classes,
   return quotas;
 }
 
-PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle first, nb::handle records,
-                     nb::handle by_class, bool wide, std::size_t classes_per_batch,
-                     std::size_t records_per_class) {
+PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle keys, nb::handle first,
+                     nb::handle records, nb::handle by_class, bool wide,
+                     std::size_t classes_per_batch, std::size_t records_per_class) {
   std::vector<View> views;
   for (const nb::handle each : {labels, first, records, by_class}) views.emplace_back(each);
   ClassList classes;
@@ -50,6 +50,11 @@ PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle first, nb
   classes.records = as<std::uint64_t>(views[2]);
   classes.by_class = views[3].data();
   classes.wide = wide;
+  if (!keys.is_none()) {
+    views.emplace_back(keys);
+    classes.keys = as<std::int64_t>(views.back());
+    check(items<std::int64_t>(views.back()) == classes.count, "one item per class");
+  }
   check(items<std::uint64_t>(views[1]) == classes.count &&
             items<std::uint64_t>(views[2]) == classes.count,
         "one item per class");
@@ -184,12 +189,12 @@ void register_plan(nb::module_& m) {
            nb::sig("def count(self, batches: int) -> NDArray[uint64]"),
            "Return the number of the first batches that have each class.");
 
-  m.def("balanced_plan", &balanced_plan, nb::arg("seed"), nb::arg("labels"), nb::arg("first"),
-        nb::arg("records"), nb::arg("by_class"), nb::arg("wide"), nb::arg("classes_per_batch"),
-        nb::arg("records_per_class"),
-        nb::sig("def balanced_plan(seed: int, labels: NDArray[int64], first: NDArray[uint64], "
-                "records: NDArray[uint64], by_class: NDArray[Any], wide: bool, "
-                "classes_per_batch: int, records_per_class: int) -> Plan"),
+  m.def("balanced_plan", &balanced_plan, nb::arg("seed"), nb::arg("labels"), nb::arg("keys").none(),
+        nb::arg("first"), nb::arg("records"), nb::arg("by_class"), nb::arg("wide"),
+        nb::arg("classes_per_batch"), nb::arg("records_per_class"),
+        nb::sig("def balanced_plan(seed: int, labels: NDArray[int64], keys: NDArray[int64] | None, "
+                "first: NDArray[uint64], records: NDArray[uint64], by_class: NDArray[Any], "
+                "wide: bool, classes_per_batch: int, records_per_class: int) -> Plan"),
         "Return a plan of batches with the same number of records of each of some classes.");
   m.def("epoch_plan", &epoch_plan, nb::arg("seed"), nb::arg("records"), nb::arg("batch_size"),
         nb::arg("rest"), nb::arg("shuffled"),

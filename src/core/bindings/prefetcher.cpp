@@ -62,8 +62,8 @@ class PyPrefetcher {
  public:
   PyPrefetcher(const PyGather& gather, const PyDecoder& decoder, const PyPlan& plan,
                const Share& share, std::uint64_t steps, int check, std::ptrdiff_t label,
-               bool add_labels, bool check_classes, nb::handle record_ids, std::size_t threads,
-               std::size_t depth, nb::callable allocate, bool reuse_buffers,
+               bool add_labels, bool check_classes, nb::handle record_ids, nb::handle class_ids,
+               std::size_t threads, std::size_t depth, nb::callable allocate, bool reuse_buffers,
                const std::vector<ImageArgument>& images, std::uint64_t seed, std::size_t parts)
       : gather_(gather),
         steps_(steps),
@@ -87,6 +87,12 @@ class PyPrefetcher {
       record_ids_.emplace(record_ids);
       options.record_ids = reinterpret_cast<const std::int64_t*>(record_ids_->data());
       options.count = record_ids_->size() / sizeof(std::int64_t);
+    }
+    if (!class_ids.is_none()) {
+      class_ids_.emplace(class_ids);
+      options.class_ids = reinterpret_cast<const std::int64_t*>(class_ids_->data());
+      const std::size_t records = record_ids_ ? options.count : gather.tables().records();
+      covey::check(class_ids_->size() == records * sizeof(std::int64_t), "one class per record");
     }
     const std::vector<Column>& columns = decoder.decoder().columns();
     std::size_t outputs = columns.size() + (options.add_labels ? 1 : 0);
@@ -268,6 +274,7 @@ class PyPrefetcher {
   const PyGather& gather_;
   std::optional<Batcher> batcher_;
   std::optional<View> record_ids_;
+  std::optional<View> class_ids_;
   std::uint64_t steps_;
   std::uint64_t taken_ = 0;
   std::size_t depth_;
@@ -292,19 +299,20 @@ class PyPrefetcher {
 void register_prefetcher(nb::module_& m) {
   nb::class_<PyPrefetcher>(m, "Prefetcher", "The batches of a plan, prefetched by native threads.")
       .def(nb::init<const PyGather&, const PyDecoder&, const PyPlan&, const Share&, std::uint64_t,
-                    int, std::ptrdiff_t, bool, bool, nb::handle, std::size_t, std::size_t,
-                    nb::callable, bool, const std::vector<ImageArgument>&, std::uint64_t,
-                    std::size_t>(),
+                    int, std::ptrdiff_t, bool, bool, nb::handle, nb::handle, std::size_t,
+                    std::size_t, nb::callable, bool, const std::vector<ImageArgument>&,
+                    std::uint64_t, std::size_t>(),
            nb::arg("gather"), nb::arg("decoder"), nb::arg("plan"), nb::arg("share"), nb::kw_only(),
            nb::arg("steps"), nb::arg("check"), nb::arg("label"), nb::arg("add_labels"),
-           nb::arg("check_classes"), nb::arg("record_ids").none(), nb::arg("threads"),
-           nb::arg("depth"), nb::arg("allocate"), nb::arg("reuse_buffers"),
+           nb::arg("check_classes"), nb::arg("record_ids").none(), nb::arg("class_ids").none(),
+           nb::arg("threads"), nb::arg("depth"), nb::arg("allocate"), nb::arg("reuse_buffers"),
            nb::arg("images") = nb::list(), nb::arg("seed") = 0, nb::arg("parts") = 1,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
            nb::sig("def __init__(self, gather: Gather, decoder: Decoder, plan: Plan, "
                    "share: Share, *, steps: int, check: int, label: int, add_labels: bool, "
-                   "check_classes: bool, record_ids: NDArray[int64] | None, threads: int, "
-                   "depth: int, allocate: Callable[[int], tuple[NDArray[Any], ...]], "
+                   "check_classes: bool, record_ids: NDArray[int64] | None, "
+                   "class_ids: NDArray[int64] | None, threads: int, depth: int, "
+                   "allocate: Callable[[int], tuple[NDArray[Any], ...]], "
                    "reuse_buffers: bool, "
                    "images: Sequence[tuple[int, ImageSpec, Sequence[int]]] = (), seed: int = 0, "
                    "parts: int = 1) -> None"))

@@ -198,7 +198,9 @@ def _balance(classes: ClassTable) -> dict[str, tuple[str, int]]:
         "median": order[(len(order) - 1) // 2],
         "largest": order[-1],
     }
-    return {which: (classes.names[at], int(counts[at])) for which, at in chosen.items()}
+    return {
+        which: (classes.names[classes.labels[at]], int(counts[at])) for which, at in chosen.items()
+    }
 
 
 def _to_dict(found: Info) -> dict[str, Any]:

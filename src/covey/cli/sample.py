@@ -147,7 +147,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "step": options.step,
         "classes": [
-            {"name": classes.name(classes.position(label)), "label": label, "ids": each}
+            {"name": classes.names[label], "label": label, "ids": each}
             for label, each in zip(labels, ids, strict=True)
         ],
         "sheet": None,

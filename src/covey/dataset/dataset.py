@@ -9,10 +9,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.classes import ClassTable
-from covey.dataset.batches import Loadable, RawRecords
+from covey.classes import ClassNames, ClassTable, Renumbering
+from covey.dataset.batches import RawRecords
+from covey.dataset.operations import Operations
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import DatasetError, FormatError, escape
+from covey.errors import DatasetError, escape
 from covey.labels import decode_strings, is_string
 from covey.loader.source import NativeSource
 from covey.reading import Gatherer
@@ -23,8 +24,11 @@ from covey.schema.diagnostics import RecordLocation
 from covey.schema.pixel_options import check_max_pixels
 from covey.schema.pixels import ImageColumn, decode_images
 
+# Selections of features whose decoders are kept.
+_MAX_STORED = 16
 
-class Dataset(Loadable):
+
+class Dataset(Operations):
     """A sequence of examples; :func:`covey.open` returns it.
 
     ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are columns of examples. A dataset
@@ -37,8 +41,7 @@ class Dataset(Loadable):
         label: The label feature, ``"@file"`` or ``"@function"``; None without classes.
         names: The class name of each class id, if known.
         selection: The records of the dataset.
-        class_ids: For each open split, the class id here of each class id in its index; None if
-            they are the same.
+        renumbering: The class ids, if they are not those of the indexes.
         pixels: Whether images are decoded.
         max_pixels: The maximum number of pixels of an image to decode.
     """
@@ -51,7 +54,7 @@ class Dataset(Loadable):
         label: str | None,
         names: tuple[str, ...] | None,
         selection: Selection,
-        class_ids: tuple[NDArray[np.int64], ...] | None = None,
+        renumbering: Renumbering | None = None,
         pixels: bool = False,
         max_pixels: int | None = None,
     ) -> None:
@@ -60,11 +63,12 @@ class Dataset(Loadable):
         self._gatherer = gatherer
         self._names = names
         self._selection = selection
-        self._class_ids = class_ids
+        self._renumbering = renumbering
+        self._stored: dict[int, tuple[Features, Features]] = {}
         self._pixels = pixels
         self._max_pixels = check_max_pixels(max_pixels)
         # A label that is a single int64 is compared with the index whenever it is decoded.
-        self._label_column = self._find_label(features)
+        self._label_column = self._find_label(self._as_stored(features))
 
     @property
     def features(self) -> Features:
@@ -141,37 +145,53 @@ class Dataset(Loadable):
 
     def decode(self, features: Features, ids: Ids) -> dict[str, Any]:
         """Return columns of examples as stored: images are not decoded."""
-        same = features is self.features
-        label = self._label_column if same else self._find_label(features)
+        same, stored = features is self.features, self._as_stored(features)
+        label = self._label_column if same else self._find_label(stored)
         taken = self._selection.take(ids)
-        columns = self._gatherer.decode(features, taken, label=label)
-        if self._class_ids_by_string and self.label is not None and self.label in features:
-            self._check_strings(features.find(columns, self.label), taken)
+        columns = self._gatherer.decode(stored, taken, label=label)
+        if self.label is None or self.label not in features:
+            return columns
+        if stored is not features:
+            *parents, name = features.path_of(self.label)
+            parent = columns
+            for each in parents:
+                parent = parent[each]
+            parent[name] = self.labels_of(ids)
+        elif self._class_ids_by_string:
+            self._check_strings(features.find(columns, self.label), ids)
         return columns
+
+    def _as_stored(self, features: Features) -> Features:
+        """Return features with the label as it is stored, if its class ids are replaced."""
+        stored = None if self._renumbering is None else self._renumbering.stored
+        if stored is None or self._label is None or self._label not in features:
+            return features
+        found = self._stored.get(id(features))
+        if found is None or found[0] is not features:
+            if len(self._stored) >= _MAX_STORED:
+                self._stored.clear()
+            found = features, features.replace({self._label: stored})
+            self._stored[id(features)] = found
+        return found[1]
 
     @cached_property
     def _class_ids_by_string(self) -> dict[str, int]:
-        """The class ids in the index of the label strings; empty if labels are not strings."""
+        """The class ids of the label strings; empty if labels are not strings."""
         kind = None if self.label is None else self.features.get(self.label)
-        if (
-            self._names is None
-            or kind is None
-            or not is_string(kind)
-            or self._class_ids is not None
-        ):
+        if self._names is None or kind is None or not is_string(kind):
             return {}
         return {name: number for number, name in enumerate(self._names)}
 
-    def _check_strings(self, column: Any, taken: Ids) -> None:
+    def _check_strings(self, column: Any, ids: Ids) -> None:
         """Compare label strings with the index, as the native core does with integers."""
         found = [self._class_ids_by_string.get(string) for string in decode_strings(column)]
-        expected = self._gatherer.rows.labels(taken).tolist()
+        expected = self.labels_of(ids).tolist()
         for row, (class_id, indexed) in enumerate(zip(found, expected, strict=True)):
             if class_id != indexed:
                 raise DatasetError(
                     f"the class is {column[row]!r}, but its id in the index is {indexed}; the "
                     "shard was modified, or the index belongs to another dataset",
-                    **self._gatherer.rows.location(int(taken[row])).fields,
+                    **self.place(int(ids[row])).fields,
                     remedy="run `covey index` to rebuild the index",
                 )
 
@@ -208,82 +228,60 @@ class Dataset(Loadable):
     def labels(self) -> NDArray[np.int64]:
         """The class id of every example."""
         self._check_has_label()
-        indexes = [table.index for table in self._gatherer.tables]
-        if self._class_ids is None and self._selection.is_all and len(indexes) == 1:
-            labels: NDArray[np.int64] = indexes[0].rows["label"]
-            labels.flags.writeable = False
-            return labels
-        if self._class_ids is None:
-            return self._gatherer.rows.labels(self._selection.all())
-        mapped = [
-            class_ids[index.rows["label"]]
-            for index, class_ids in zip(indexes, self._class_ids, strict=True)
-        ]
-        joined: NDArray[np.int64] = np.concatenate(mapped)[self._selection.all()]
-        return joined
+        tables, rows, ids = self._gatherer.tables, self._gatherer.rows, self._selection.all()
+        if self._selection.is_all and len(tables) == 1:
+            labels: NDArray[np.int64] = tables[0].index.rows["label"]
+        else:
+            labels = rows.labels(ids)
+        if self._renumbering is not None:
+            labels = self._renumbering.apply(labels, rows.table_of(ids))
+        labels.flags.writeable = False
+        return labels
 
     @cached_property
     def classes(self) -> ClassTable:
-        """The classes of the examples: ``names``, ``labels`` and ``counts``."""
+        """The classes of the examples: ``labels``, their class ids, and ``counts``.
+
+        ``list(ds.classes)`` is their names, in the order of the ids; ``ds.classes.names`` is
+        :attr:`class_names`.
+        """
         self._check_has_label()
         index = self._gatherer.tables[0].index
         is_index = self._selection.is_all and len(self._gatherer.tables) == 1
-        if is_index and self._class_ids is None and index.classes is not None:
+        if is_index and self._renumbering is None and index.classes is not None:
             assert index.by_class is not None
             return ClassTable(index.classes, index.by_class, self._names)
-        return ClassTable.of(self.labels, self._names)
+        keys = None if self._renumbering is None else self._renumbering.keys
+        return ClassTable.of(self.labels, self._names, keys)
 
-    def where(self, *, label: int | str | bytes | Sequence[int | str | bytes]) -> Dataset:
-        """Return the dataset of the examples of one or more classes.
+    @property
+    def class_names(self) -> ClassNames:
+        """The name of each class id: ``ds.class_names[y]``, also for an array of class ids.
+
+        A mapping from class ids, with the classes of the label feature that have no example here.
+        A class without a name has its id as a name.
+        """
+        return self.classes.names
+
+    def class_name(self, class_id: Any) -> Any:
+        """Return the name of a class id, or a list of the names of several.
 
         Args:
-            label: A class id, a class name, or a list of them.
+            class_id: An integer, or an array of integers, of Python, numpy or a framework.
+
+        Raises:
+            UnknownClassError: If there is no such class.
         """
-        labels: Any = label if isinstance(label, (list, tuple, range, np.ndarray)) else [label]
-        chosen = [self._records(self.classes.position(each)) for each in labels]
-        positions = np.concatenate([np.zeros(0, np.int64), *chosen])
-        return self._with(self._selection.take(np.unique(positions)))
+        return self.class_names[class_id]
 
-    def _records(self, position: int) -> Ids:
-        """Return the examples of a class, and check that its index lists match the rows."""
-        ids = self.classes.records(position)
-        # Distinct, and as many as the class has: then none is missing.
-        is_valid = bool((np.diff(ids) > 0).all()) and int(ids[-1]) < len(self)
-        if not is_valid or (self.labels[ids] != self.classes.labels[position]).any():
-            raise FormatError(
-                f"the index lists records of other classes in class "
-                f"{self.classes.names[position]!r}",
-                path=self._gatherer.tables[0].files.directory,
-                remedy="rebuild it with `covey index`",
-            )
-        return ids
-
-    def select(self, ids: Any) -> Dataset:
-        """Return the dataset of some examples.
-
-        Args:
-            ids: Their positions, as in ``ds[ids]``.
-        """
-        positions = parse_ids(ids, len(self)).reshape(-1)
-        return self._with(self._selection.take(positions, check=True))
-
-    def _with(self, ids: Ids) -> Dataset:
-        return Dataset(
-            self._gatherer,
-            self.features,
-            label=self.label,
-            names=self._names,
-            selection=Selection(len(self._gatherer.rows), ids=ids),
-            class_ids=self._class_ids,
-            pixels=self._pixels,
-            max_pixels=self._max_pixels,
-        )
+    def _with(self, **changes: Any) -> Dataset:
+        return Dataset(**{**self._arguments, **changes})
 
     # For loaders.
 
     def labels_of(self, ids: Ids) -> NDArray[np.int64]:
         """Return the class ids of examples."""
-        if self._class_ids is not None:
+        if self._renumbering is not None:
             return np.asarray(self.labels[ids])
         return self._gatherer.rows.labels(self._selection.take(ids))
 
@@ -300,8 +298,9 @@ class Dataset(Loadable):
     ) -> NativeSource | None:
         """Return the source for reads by the native core; None if it cannot read the examples."""
         rows = {name: (image.shape, image.dtype) for name, image in images.items()}
-        native = features.native_decoder(rows)
-        if native is None or self._class_ids is not None:
+        stored = self._as_stored(features)
+        label, native = self._find_label(stored), stored.native_decoder(rows)
+        if native is None or (stored is not features and label < 0):
             return None
         found = self._gatherer.mapped(self._selection.take(ids))
         if found is None:
@@ -312,9 +311,10 @@ class Dataset(Loadable):
             gather,
             decoder,
             check,
-            label=self._find_label(features),
+            label=label,
             has_labels=self.label is not None,
             numbers=self._numbers,
+            class_ids=None if self._renumbering is None else self.labels,
             columns=columns,
             images=tuple(
                 (position, images[name]) for position, name in enumerate(features) if name in images
@@ -329,17 +329,23 @@ class Dataset(Loadable):
                 f"({', '.join(self.features)}), a function of an example, or '@file'",
             )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {
+            "gatherer": self._gatherer,
+            "features": self.features,
             "label": self.label,
             "names": self._names,
             "selection": self._selection,
-            "class_ids": self._class_ids,
+            "renumbering": self._renumbering,
             "pixels": self._pixels,
             "max_pixels": self._max_pixels,
         }
-        return _restore, (self._gatherer, self.features, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._arguments,)
 
 
-def _restore(gatherer: Gatherer, features: Features, options: Mapping[str, Any]) -> Dataset:
-    return Dataset(gatherer, features, **options)
+def _restore(arguments: Mapping[str, Any]) -> Dataset:
+    return Dataset(**arguments)

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covey.classes import ClassIdMap, Labels, Renumbering, check_labels
+from covey.dataset.combine import number_classes, stored_label
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.selection import Selection
@@ -34,6 +35,7 @@ def open(  # noqa: A001 - like gzip.open
     *,
     split: str | None = None,
     label: str | Callable[[Mapping[str, Any]], int | str] | None = None,
+    labels: Labels | None = None,
     features: Features | Mapping[str, Any] | None = None,
     decode_images: bool = False,
     max_pixels: int | None = None,
@@ -60,6 +62,9 @@ def open(  # noqa: A001 - like gzip.open
         label: The label feature (a ClassLabel, an integer or a string), a function of the example,
             or ``"@file"`` if each file holds one class. By default the label of the index, or a
             feature with a common name such as ``"label"``.
+        labels: ``"contiguous"`` numbers the classes of the opened records from 0 on, in the order
+            of their class ids; by default their ids are those of the dataset, which may have other
+            classes too.
         features: The features to decode records with; by default those of the dataset, or those
             inferred from its records.
         decode_images: Return images as pixels, which requires Pillow, not as encoded bytes.
@@ -79,11 +84,12 @@ def open(  # noqa: A001 - like gzip.open
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", shuffle=False, progress=False)
     >>> ds = open("birds", split="train")
-    >>> len(ds), ds.classes.names, ds.classes.counts.tolist()
-    (3, ('owl', 'wren'), [2, 1])
+    >>> len(ds), dict(ds.class_names), ds.classes.counts.tolist()
+    (3, {0: 'owl', 1: 'wren'}, [2, 1])
     """
     if on_error not in ("raise", "skip"):
         raise DatasetError(option="on_error", found=on_error, allowed="'raise' or 'skip'")
+    check_labels(labels)
     builder = IndexBuilder(
         declared=None if features is None else Features(features),
         label=GUESS if label is None else label,
@@ -96,7 +102,7 @@ def open(  # noqa: A001 - like gzip.open
         layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
         try:
             terms = parse_split(_only_split(layout, split), layout.splits, layout.path)
-            return open_layout(
+            dataset = open_layout(
                 layout,
                 terms,
                 builder,
@@ -105,6 +111,7 @@ def open(  # noqa: A001 - like gzip.open
                 verify=verify,
                 cache_bytes=cache_bytes,
             )
+            return dataset if labels is None else number_classes(dataset)
         except (CoveyError, OSError):
             if not layout.is_replaced():
                 raise
@@ -153,15 +160,16 @@ def open_layout(
     # A split without records has no known features or classes.
     metadata = [index.metadata for index in found.values() if len(index)]
     metadata = metadata or [next(iter(found.values())).metadata]
-    names, class_ids = _merge_classes(metadata, list(found.values()))
-    declared = builder.declared
+    declared, label = builder.declared, metadata[0].label
+    features = declared if declared is not None else _merge_features(metadata, layout)
+    names, maps = _merge_classes(metadata, list(found.values()))
     return Dataset(
         gatherer,
-        declared if declared is not None else _merge_features(metadata, layout),
-        label=metadata[0].label,
+        features,
+        label=label,
         names=_declared_names(declared, metadata[0]) or names,
         selection=Selection(len(gatherer.rows), chosen),
-        class_ids=class_ids,
+        renumbering=None if maps is None else Renumbering(maps, stored_label(features, label)),
         pixels=decode_images,
         max_pixels=max_pixels,
     )
@@ -235,7 +243,7 @@ def _declared_names(declared: Features | None, metadata: IndexMetadata) -> tuple
 
 def _merge_classes(
     metadata: Sequence[IndexMetadata], indexes: Sequence[Index]
-) -> tuple[tuple[str, ...] | None, tuple[NDArray[np.int64], ...] | None]:
+) -> tuple[tuple[str, ...] | None, tuple[ClassIdMap, ...] | None]:
     """Return the class names of all splits, and for each index the new ids of its classes.
 
     Splits that were indexed separately may have different ids for the same label string. The second
@@ -252,4 +260,5 @@ def _merge_classes(
         return names, None  # later splits only add classes
     ids = {name: number for number, name in enumerate(names)}
     old = [index.metadata.class_names or () for index in indexes]
-    return names, tuple(np.array([ids[name] for name in each], np.int64) for each in old)
+    maps = [np.array([ids[name] for name in each], np.int64) for each in old]
+    return names, tuple(ClassIdMap(np.arange(len(each)), each) for each in maps)

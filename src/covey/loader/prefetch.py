@@ -230,6 +230,7 @@ class NativeProducer:
             add_labels=source.add_labels,
             check_classes=source.has_labels,
             record_ids=source.numbers,
+            class_ids=source.class_ids,
             threads=threads,
             depth=prefetch,
             allocate=partial(_allocate, allocate, source.outputs),

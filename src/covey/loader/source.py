@@ -31,6 +31,7 @@ class NativeSource:
         label: Column of the class id, or -1.
         has_labels: Whether the index stores class ids; they are compared with those of the plan.
         numbers: Record id of each example, if they differ from the example ids.
+        class_ids: Class id of each example, if they differ from those of the index.
         columns: Shape and dtype of one row of each column.
         images: For each column of decoded images its index, and how images are decoded.
     """
@@ -41,12 +42,13 @@ class NativeSource:
     label: int
     has_labels: bool
     numbers: Ids | None
+    class_ids: Ids | None
     columns: tuple[RowArray, ...]
     images: tuple[tuple[int, ImageColumn], ...] = ()
 
     @property
     def add_labels(self) -> bool:
-        """Whether the class ids of the index are appended as a column."""
+        """Whether the class ids are appended as a column."""
         return self.label < 0 and self.has_labels
 
     @property

@@ -90,6 +90,7 @@ class BalancedPlan(Plan):
         plan = _core.balanced_plan(
             self.seed,
             self._eligible.labels,
+            self._eligible.keys,
             self._eligible.firsts,
             self._eligible.counts,
             by_class,
@@ -220,7 +221,8 @@ class BalancedPlan(Plan):
         """Return a checksum of the classes, and of the first records of the class table."""
         eligible = self._eligible
         records = np.ascontiguousarray(eligible.table.by_class[:_CHECKSUM_RECORDS])
-        found = _core.crc32c(eligible.labels)
+        # A state of a dataset is valid for the same dataset with other class ids.
+        found = _core.crc32c(eligible.labels if eligible.keys is None else eligible.keys)
         return _core.crc32c(records, _core.crc32c(eligible.counts, found))
 
     @cached_property

@@ -47,6 +47,12 @@ class Eligible:
         """Class ids."""
         return np.ascontiguousarray(self.table.labels[self.positions])
 
+    @property
+    def keys(self) -> NDArray[np.int64] | None:
+        """Numbers that the draws of the classes are derived from; None for the class ids."""
+        keys = self.table.keys
+        return None if keys is None else np.ascontiguousarray(keys[self.positions])
+
 
 def choose(
     table: ClassTable,
@@ -101,8 +107,9 @@ def _report(
     examples_per_class: int,
     small_classes: SmallClasses,
 ) -> None:
-    pairs = zip(positions[:_MAX_NAMED].tolist(), counts[:_MAX_NAMED].tolist(), strict=True)
-    named = ", ".join(f"{table.name(position)!r} ({count})" for position, count in pairs)
+    names = table.names[table.labels[positions[:_MAX_NAMED]]]
+    pairs = zip(names, counts[:_MAX_NAMED].tolist(), strict=True)
+    named = ", ".join(f"{name!r} ({count})" for name, count in pairs)
     more = ", ..." if len(positions) > _MAX_NAMED else ""
     number = len(positions)
     reason = (
@@ -151,7 +158,7 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     weights = _of_all(given, eligible.table)[eligible.positions]
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
-        name = eligible.table.name(int(eligible.positions[wrong[0]]))
+        name = eligible.table.names[eligible.labels[wrong[0]]]
         raise _invalid_weight(name, float(weights[wrong[0]]))
     return weights
 

@@ -70,9 +70,10 @@ class Gatherer(ForkAware):
         cache_bytes: int | None = None,
     ) -> None:
         self.rows = IndexRows(tables)
+        self.options: dict[str, Any] = {"verify": verify, "mmap": mmap, "cache_bytes": cache_bytes}
+        """The options, by name."""
         self._verify = verify
         self._cache_bytes = cache_bytes
-        self._map_files = mmap
         self._maps = mmap and not any(each.has_members for each in tables)
         self._opened: OpenShards | None = None
         self._closed = False
@@ -84,12 +85,7 @@ class Gatherer(ForkAware):
         return self.rows.tables
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {
-            "verify": self._verify,
-            "mmap": self._map_files,
-            "cache_bytes": self._cache_bytes,
-        }
-        return _restore, (self.tables, options)
+        return _restore, (self.tables, self.options)
 
     def _open(self) -> OpenShards:
         opened = self._opened

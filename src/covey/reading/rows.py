@@ -96,6 +96,10 @@ class IndexRows:
         """The id of the first record of each split."""
         return list(self._first_record[:-1])
 
+    def table_of(self, ids: Ids) -> NDArray[np.int64]:
+        """Return the position in `tables` of the split of each record."""
+        return np.searchsorted(self._first_record, ids, side="right") - 1
+
     def take(self, ids: Ids) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the index rows of records, and their shards.
 
@@ -113,7 +117,7 @@ class IndexRows:
             rows = self.tables[0].index.rows[ids]
             self.tables[0].index.check_read()
             return rows, self._check_shards(rows["shard"].astype(np.int64), 0)
-        which = np.searchsorted(self._first_record, ids, side="right") - 1
+        which = self.table_of(ids)
         common = np.zeros(len(ids), _COMMON)
         shards = np.zeros(len(ids), np.int64)
         for number in np.unique(which).tolist():

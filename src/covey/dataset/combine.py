@@ -1,0 +1,241 @@
+"""Other class ids of a dataset, sums of datasets, and parts of disjoint classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.classes import ClassIdMap, Renumbering, compose
+from covey.dataset.selection import Ids, Selection
+from covey.errors import DatasetError, FeatureError
+from covey.labels import extend_names, is_string
+from covey.reading import Gatherer
+from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.merge import unify
+from covey.schema.types import REQUIRED, Feature
+
+if TYPE_CHECKING:
+    from covey.dataset.dataset import Dataset
+    from covey.dataset.operations import Operations
+
+# Fractions whose sum differs from 1 by rounding only.
+_ROUNDING = 1e-9
+
+# Differs from the salt of HoldOut: the classes that a write held out are not those of one part.
+_SALT = int.from_bytes(b"class of", "little")
+
+
+# Class ids.
+
+
+def stored_label(features: Features, label: str | None) -> Feature | None:
+    """Return the label feature as its class ids are decoded from records; None for strings.
+
+    The names of a ClassLabel, and so its bounds, are not those of the stored class ids.
+    """
+    kind = None if label is None else features.get(label)
+    if kind is None or is_string(kind):
+        return None
+    if isinstance(kind, ClassLabel) or (isinstance(kind, Tensor) and kind.encoding == "list"):
+        default = kind.default
+        return Tensor("int64", default=default if default is REQUIRED else int(default))
+    return kind
+
+
+def number_classes(dataset: Operations) -> Dataset:
+    """Return the dataset with class ids from 0 on, in the order of the present ones.
+
+    The plans of both draw the same examples.
+    """
+    classes, label = dataset.classes, dataset.label
+    names = tuple(classes)
+    step = ClassIdMap(classes.labels, np.arange(len(classes)))
+    features, stored = dataset.features, stored_label_of(dataset)
+    if label is not None and stored is not None:
+        features = features.replace({label: ClassLabel(names=names)})
+    keys = classes.labels if classes.keys is None else classes.keys
+    return dataset._with(
+        features=features,
+        names=names,
+        renumbering=Renumbering(compose(maps_of(dataset), step), stored, keys),
+    )
+
+
+def maps_of(dataset: Operations) -> tuple[ClassIdMap | None, ...]:
+    """Return the map of each open split of a dataset."""
+    known = dataset._renumbering
+    return (None,) * len(dataset._gatherer.tables) if known is None else known.maps
+
+
+def stored_label_of(dataset: Operations) -> Feature | None:
+    """Return the label feature of a dataset as it is stored."""
+    known = dataset._renumbering
+    return stored_label(dataset.features, dataset.label) if known is None else known.stored
+
+
+# Sums.
+
+
+def add(first: Operations, second: Operations) -> Dataset:
+    """Return the dataset of the examples of both, in order."""
+    _check_same_options(first, second)
+    if first._gatherer is second._gatherer and first._renumbering is second._renumbering:
+        ids = [first._selection.all(), second._selection.all()]
+        return first._at(np.concatenate(ids))
+    names, following = _merge_names(first, second)
+    features, stored = _merge_features(first, second, names)
+    own, others = maps_of(first), maps_of(second)
+    maps = (*own, *(others if following is None else compose(others, following)))
+    renumbering = None
+    if any(each is not None for each in maps):
+        renumbering = Renumbering(maps, stored)
+    gatherer = Gatherer(
+        (*first._gatherer.tables, *second._gatherer.tables), **first._gatherer.options
+    )
+    ids = [first._selection.all(), second._selection.all() + len(first._gatherer.rows)]
+    is_all = first._selection.is_all and second._selection.is_all
+    return first._with(
+        gatherer=gatherer,
+        features=features,
+        names=names,
+        selection=Selection(len(gatherer.rows), ids=None if is_all else np.concatenate(ids)),
+        renumbering=renumbering,
+    )
+
+
+def _check_same_options(first: Operations, second: Operations) -> None:
+    """Raise DatasetError if the datasets were opened with different options."""
+    options = [
+        {
+            "label": each.label,
+            "decode_images": each._pixels,
+            "max_pixels": each.max_pixels,
+            **each._gatherer.options,
+        }
+        for each in (first, second)
+    ]
+    for name, value in options[0].items():
+        if value != options[1][name]:
+            raise DatasetError(
+                f"the datasets to add have different values of {name}: {value!r} and "
+                f"{options[1][name]!r}",
+                option=name,
+                remedy="open both with the same options",
+            )
+
+
+def _merge_names(
+    first: Operations, second: Operations
+) -> tuple[tuple[str, ...] | None, ClassIdMap | None]:
+    """Return the names of the classes of both, and the new ids of those of the second."""
+    a, b = first._names, second._names
+    if first.label is None or (a is None and b is None):
+        return None, None
+    if a is None or b is None:
+        raise DatasetError(
+            "the classes of one of the datasets to add have names, those of the other only ids",
+            feature=first.label,
+            remedy="open the other with features= in which the label is a ClassLabel with names",
+        )
+    for each, known in ((first, a), (second, b)):
+        labels = each.classes.labels
+        unnamed = labels[(labels < -1) | (labels >= len(known))]
+        if len(unnamed):
+            raise DatasetError(
+                f"class {unnamed[0]} of a dataset to add has no name; there are {len(known)} names",
+                feature=first.label,
+            )
+    if b[: len(a)] == a or a[: len(b)] == b:  # the ids of the second stay, too
+        return max(a, b, key=len), None
+    names = extend_names(a, b)
+    ids = {name: number for number, name in enumerate(names)}
+    new = [-1, *(ids[name] for name in b)]  # -1 is the unknown class of a ClassLabel
+    return names, ClassIdMap(np.arange(-1, len(b)), np.array(new, np.int64))
+
+
+def _merge_features(
+    first: Operations, second: Operations, names: tuple[str, ...] | None
+) -> tuple[Features, Any]:
+    """Return the features that match both datasets, and the label as it is stored."""
+    label, given = first.label, [first.features, second.features]
+    stored = [stored_label_of(each) for each in (first, second)]
+    if label is not None and names is not None:
+        for number, each in enumerate(given):
+            kind = each.get(label)
+            if isinstance(kind, ClassLabel):
+                kind = ClassLabel(names=names, default=kind.default)
+                given[number] = each.replace({label: kind})
+    try:
+        features = unify(*given)
+    except FeatureError as error:
+        raise DatasetError(
+            f"the datasets to add have different features: {error.reason}",
+            feature=error.feature,
+            remedy="open both with features= that they have in common",
+        ) from None
+    if stored[0] != stored[1]:
+        raise DatasetError(
+            "the datasets to add have different defaults of the label", feature=label
+        )
+    return features, stored[0]
+
+
+# Parts.
+
+
+def divide(dataset: Operations, parts: Mapping[str, Any], seed: int) -> list[Ids]:
+    """Return the examples of each part, in order."""
+    # Lazily: opening a dataset needs no hashes.
+    from covey.shuffle.keys import hash_keys
+
+    labels = dataset.classes.labels
+    if dataset.label is not None and isinstance(dataset.features.get(dataset.label), ClassLabel):
+        labels = labels[labels >= 0]  # unlabelled examples are in no part
+    known = dataset._names or ()
+    keys = [known[each] if 0 <= each < len(known) else each for each in labels.tolist()]
+    hashes = hash_keys(keys, _SALT + seed)[0]
+    part_of, count = _part_of_each(hashes, parts)
+    for number, size in enumerate(np.bincount(part_of, minlength=count).tolist()):
+        if not size:
+            name = list(parts)[number] if number < len(parts) else "the rest"
+            raise DatasetError(
+                f"none of the {len(labels)} classes is in the part {name!r}",
+                option=name,
+                found=parts.get(name, "the rest"),
+                remedy="pass integers, which are exact numbers of classes, or another seed",
+            )
+    return [
+        np.flatnonzero(np.isin(dataset.labels, labels[part_of == number]))
+        for number in range(count)
+    ]
+
+
+def _part_of_each(
+    hashes: NDArray[np.uint64], parts: Mapping[str, Any]
+) -> tuple[NDArray[np.int64], int]:
+    """Return the part of each class, and the number of parts."""
+    sizes = list(parts.values())
+    if sizes and all(type(each) is int and each >= 1 for each in sizes):
+        if sum(sizes) > len(hashes):
+            raise DatasetError(
+                f"the parts have {sum(sizes)} classes, the dataset has {len(hashes)}",
+                option="parts",
+                found=dict(parts),
+            )
+        ranks = np.argsort(np.argsort(hashes, kind="stable"), kind="stable")
+        part_of = np.searchsorted(np.cumsum(sizes), ranks, side="right")
+        return part_of, len(sizes) + (sum(sizes) < len(hashes))
+    is_valid = all(isinstance(each, float) and 0 < each <= 1 for each in sizes)
+    if not sizes or not is_valid or sum(sizes) > 1 + _ROUNDING:
+        raise DatasetError(
+            option="parts",
+            found=dict(parts),
+            allowed="fractions between 0.0 and 1.0 with a sum of at most 1.0, or integers >= 1",
+        )
+    ends = np.cumsum(sizes)
+    if ends[-1] > 1 - _ROUNDING:
+        ends = ends[:-1]
+    return np.searchsorted(ends, hashes / 2.0**64, side="right"), len(ends) + 1

@@ -1,0 +1,160 @@
+"""Datasets as tables of pandas and datasets of Hugging Face, which are imported on first use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from covey.dataset.selection import Ids
+from covey.errors import DatasetError
+from covey.schema import ClassLabel, Image, Ragged, Sparse, Tensor
+from covey.schema.types import Feature
+
+if TYPE_CHECKING:
+    from covey.dataset.dataset import Dataset
+    from covey.dataset.operations import Operations
+
+# The dtypes of Arrow that have other names.
+_ARROW_NAMES = {"str": "string", "bytes": "binary"}
+
+# Arrays of Hugging Face have at most so many dimensions; others are nested lists.
+_MAX_ARRAY_DIMENSIONS = 5
+
+
+def _import(package: str, method: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise DatasetError(
+            f"{method} requires {package}: {error}", remedy=f"run: pip install {package}"
+        ) from None
+
+
+class _Columns:
+    """The columns of a dataset, by the full names of its features.
+
+    The class of a dataset whose label is not a feature is a column, too.
+
+    Args:
+        dataset: The dataset.
+        select: The features; None for all.
+    """
+
+    def __init__(self, dataset: Operations, select: Iterable[str] | str | None) -> None:
+        self.dataset = dataset
+        names = [select] if isinstance(select, str) else select
+        self.features = dataset.features if names is None else dataset.features.select(names)
+        self.kinds: dict[str, Feature] = dict(self.features)
+        self._added: str | None = None
+        label = dataset.label
+        if names is None and label is not None and label not in dataset.features:
+            self._added = next(each for each in ("label", "class", label) if each not in self.kinds)
+            known = dataset._names
+            self.kinds[self._added] = Tensor("int64") if known is None else ClassLabel(known)
+
+    def read(self, ids: Ids) -> dict[str, Any]:
+        """Return columns of examples; images stay encoded."""
+        columns = self.dataset.decode(self.features, ids)
+        found = {name: self.features.find(columns, name) for name in self.features}
+        if self._added is not None:
+            found[self._added] = self.dataset.labels_of(ids)
+        return found
+
+
+def to_pandas(dataset: Operations, select: Iterable[str] | str | None) -> Any:
+    """Return the examples as a DataFrame."""
+    pandas = _import("pandas", "to_pandas()")
+    columns = _Columns(dataset, select)
+    series = {}
+    for name, column in columns.read(np.arange(len(dataset), dtype=np.int64)).items():
+        kind = columns.kinds[name]
+        if isinstance(kind, ClassLabel) and kind.names is not None:
+            series[name] = pandas.Categorical.from_codes(column, categories=list(kind.names))
+        elif isinstance(column, np.ndarray) and column.ndim == 1:
+            series[name] = column
+        else:
+            is_string = isinstance(kind, Tensor) and (kind.dtype, kind.shape) == ("str", ())
+            series[name] = pandas.Series(list(column), dtype=None if is_string else object)
+    return pandas.DataFrame(series, index=pandas.RangeIndex(len(dataset)))
+
+
+def to_hf(dataset: Operations, select: Iterable[str] | str | None, *, streaming: bool) -> Any:
+    """Return the examples as a dataset of Hugging Face."""
+    hugging_face = _import("datasets", "to_hf()")
+    columns = _Columns(dataset, select)
+    features = hugging_face.Features(
+        {name: _hf_feature(hugging_face, name, kind) for name, kind in columns.kinds.items()}
+    )
+    if streaming:
+        return hugging_face.IterableDataset.from_generator(
+            _examples, features=features, gen_kwargs={"dataset": dataset, "select": select}
+        )
+    parts = [
+        hugging_face.Dataset.from_dict(part, features=features) for part in _chunks(columns)
+    ] or [hugging_face.Dataset.from_dict({name: [] for name in features}, features=features)]
+    return parts[0] if len(parts) == 1 else hugging_face.concatenate_datasets(parts)
+
+
+def _chunks(columns: _Columns) -> Iterator[dict[str, Any]]:
+    """Yield columns of consecutive examples, as arrays and lists."""
+    for ids in columns.dataset.raw.chunks():
+        yield {
+            name: column if isinstance(column, np.ndarray) else column.tolist()
+            for name, column in columns.read(ids).items()
+        }
+
+
+def _examples(dataset: Operations, select: Iterable[str] | str | None) -> Iterator[dict[str, Any]]:
+    for part in _chunks(_Columns(dataset, select)):
+        columns = [
+            each.tolist() if isinstance(each, np.ndarray) else each for each in part.values()
+        ]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(part, values, strict=True))
+
+
+def _hf_feature(hugging_face: Any, name: str, kind: Feature) -> Any:
+    """Return a feature of Hugging Face."""
+    if isinstance(kind, Image):
+        return hugging_face.Image()
+    if isinstance(kind, ClassLabel):
+        if kind.names is not None:
+            return hugging_face.ClassLabel(names=list(kind.names))
+        if kind.num_classes is not None:
+            return hugging_face.ClassLabel(num_classes=kind.num_classes)
+        return hugging_face.Value("int64")
+    if not isinstance(kind, (Tensor, Ragged, Sparse)):
+        raise DatasetError(
+            f"it is {kind}, which has no counterpart in datasets of Hugging Face",
+            feature=name,
+            remedy="pass select= without it",
+        )
+    dtype = _ARROW_NAMES.get(kind.dtype, kind.dtype)
+    shape = kind.shape if not isinstance(kind, Ragged) else (None,) * kind.depth + kind.shape
+    is_array = 2 <= len(shape) <= _MAX_ARRAY_DIMENSIONS and None not in shape[1:]
+    if is_array and kind.dtype not in _ARROW_NAMES and not isinstance(kind, Ragged):
+        return getattr(hugging_face, f"Array{len(shape)}D")(shape=shape, dtype=dtype)
+    feature = hugging_face.Value(dtype)
+    for size in reversed(shape):
+        feature = hugging_face.Sequence(feature, length=-1 if size is None else size)
+    return feature
+
+
+def from_hf(
+    dataset: Any, path: str | os.PathLike[str], *, split: str | None, **options: Any
+) -> Dataset:
+    """Write a dataset of Hugging Face, and open it."""
+    if split is None:
+        given = str(getattr(dataset, "split", None) or "train")
+        split = given if re.fullmatch(r"\w+", given) else "train"
+    # The public functions: the write path is built upon this package.
+    covey = importlib.import_module("covey")
+    covey.write(dataset, path, split=split, **options)
+    storage = {name: options[name] for name in ("storage_options",) if name in options}
+    opened: Dataset = covey.open(path, split=split, **storage)
+    return opened

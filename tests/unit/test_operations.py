@@ -1,0 +1,565 @@
+"""Class names by id, contiguous labels, filters, sums, and parts of disjoint classes."""
+
+import copy
+import gc
+import pickle
+from itertools import islice
+
+import numpy as np
+import pytest
+from opened import numbers, opened, put
+from written import fresh_process, write
+
+import covey
+from covey import ClassLabel, Features, Tensor
+from covey.classes import ClassIdMap, ClassNames, ClassTable
+from covey.errors import DatasetError, FeatureError, FormatError, PlanError, UnknownClassError
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch, no_fsync):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+
+
+# Names.
+
+
+def test_class_names():
+    names = ClassNames(["owl", "wren", "crow"], np.array([-1, 2, 10**9]))
+    assert [names[each] for each in (0, np.int64(1), np.uint8(2), np.array(2), True)] == [
+        "owl",
+        "wren",
+        "crow",
+        "crow",
+        "wren",
+    ]
+    assert (names[-1], names[10**9]) == ("-1", "1000000000")  # not the last one
+    assert names[[2, 0]] == names[np.array([2, 0])] == names[(2, 0)] == ["crow", "owl"]
+    assert names[np.array([[0], [1]])] == [["owl"], ["wren"]]
+    assert names[[]] == []
+    assert list(names.items()) == [
+        (-1, "-1"),
+        (0, "owl"),
+        (1, "wren"),
+        (2, "crow"),
+        (10**9, "1000000000"),
+    ]
+    assert len(names) == 5
+    assert 1 in names
+    assert 3 not in names
+    assert "owl" not in names
+    assert names.get(7, "unknown") == "unknown"
+    assert pickle.loads(pickle.dumps(names)) == names == copy.copy(names)
+    assert repr(names) == "{-1: '-1', 0: 'owl', 1: 'wren', 2: 'crow', 1000000000: '1000000000'}"
+    assert len(repr(ClassNames(None, np.arange(10**6)))) < 200
+
+
+@pytest.mark.parametrize("wrong", [3, -2, 2**63, -(2**200), 1.0, "owl", None, np.array([7]), [1.5]])
+def test_unknown_class_ids(wrong):
+    names = ClassNames(["owl", "wren", "crow"], np.arange(3))
+    with pytest.raises(UnknownClassError) as caught:
+        names[wrong]
+    assert isinstance(caught.value, KeyError)
+    assert isinstance(caught.value, DatasetError)
+    assert caught.value.option == "class id"
+
+
+def test_names_of_no_classes():
+    names = ClassNames(None, np.zeros(0, np.int64))
+    assert (len(names), list(names)) == (0, [])
+    with pytest.raises(UnknownClassError):
+        names[0]
+
+
+def test_names_of_a_class_table_are_by_id():
+    table = ClassTable.of(np.array([2, 0, 2]), ["owl", "wren", "crow"])
+    assert list(table) == ["owl", "crow"]
+    assert table.labels.tolist() == [0, 2]
+    assert table.names[2] == "crow"
+
+
+# Contiguous labels.
+
+SPARSE = {"jay": -3, "owl": 7, "wren": 10**9, "tern": 2**62}
+
+
+def sparse_examples(count=40):
+    ids = list(SPARSE.values())
+    return [{"x": n, "label": ids[n * 3 % 4]} for n in range(count)]
+
+
+def check_same_examples(ds, stored, **options):
+    """Compare the batches of a dataset with contiguous labels with those of the stored ones."""
+    for plan in ("batches", "shuffled", "sequential"):
+        arguments = (2, 2) if plan == "batches" else (5,)
+        pair = [getattr(each, plan)(*arguments, **options) for each in (ds, stored)]
+        for (x, y), (expected, stored_y) in zip(*pair, strict=True):
+            np.testing.assert_array_equal(x, expected)
+            assert ds.class_names[y] == stored.class_names[stored_y]
+            assert y.dtype == np.int64
+            assert set(y.tolist()) <= set(range(len(ds.classes)))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_contiguous_numbers(tmp_path, compression, threads):
+    write(sparse_examples(), tmp_path / "data", label="label", compression=compression)
+    with (
+        opened(tmp_path / "data", labels="contiguous") as ds,
+        opened(tmp_path / "data") as stored,
+    ):
+        assert ds.classes.labels.tolist() == [0, 1, 2, 3]
+        assert dict(ds.class_names) == dict(enumerate(map(str, SPARSE.values())))
+        assert ds.features["label"] == ClassLabel([str(each) for each in SPARSE.values()])
+        assert ds.columns("label")["label"].tolist() == ds.labels.tolist()
+        assert [each["label"] for each in ds] == ds.labels.tolist()
+        assert ds[-1]["label"] == ds.labels[-1]
+        check_same_examples(ds, stored, select="x", threads=threads)
+        plans = [each.batches(2, 2, seed=1).plan for each in (ds, stored)]
+        assert ds.class_names[plans[0].classes(4)] == stored.class_names[plans[1].classes(4)]
+        assert plans[0].description == plans[1].description
+        x, y = next(iter(ds.batches(2, 2, select=["x", "label"], threads=threads)))
+        assert x["label"].tolist() == y.tolist()
+        weighted = ds.batches(2, 2, select="x", class_weights={"7": 0.0}, threads=threads)
+        assert all("7" not in ds.class_names[y] for _, y in weighted)
+        listed = ds.batches(1, 2, select="x", class_list=["-3"], threads=threads)
+        assert all(ds.class_names[y] == ["-3", "-3"] for _, y in listed)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+def test_contiguous_labels_of_other_integers(tmp_path, dtype):
+    examples = [{"x": n, "label": np.dtype(dtype).type(1)} for n in range(8)]
+    put(tmp_path / "a.tfrecord", examples, {"x": "int64", "label": dtype})
+    options = {"features": {"x": "int64", "label": dtype}, "label": "label"}
+    with opened(tmp_path / "a.tfrecord", labels="contiguous", **options) as ds:
+        assert dict(ds.class_names) == {0: "1"}
+        assert ds.columns("label")["label"].tolist() == [0] * 8
+        (x, y) = next(iter(ds.batches(1, 2, select=["x", "label"])))
+        assert x["label"].tolist() == y.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("label", ["bird", "@file", lambda each: each["bird"].decode()])
+def test_contiguous_strings(tmp_path, label):
+    features = {"x": "int64", "bird": "str"}
+    birds = ["wren", "jay", "owl", "tern"]
+    for number, bird in enumerate(birds):
+        examples = [{"x": 10 * number + n, "bird": bird} for n in range(6)]
+        put(tmp_path / "data" / f"{bird}.tfrecord", examples, features)
+    with opened(tmp_path / "data", label=label) as stored:
+        assert list(stored.classes) == ["jay", "owl", "tern", "wren"]
+    some = [tmp_path / "data" / f"{bird}.tfrecord" for bird in ("wren", "owl")]
+    with opened(some, label=label, labels="contiguous") as ds, opened(some, label=label) as stored:
+        assert dict(ds.class_names) == {0: "owl", 1: "wren"}
+        check_same_examples(ds.select(range(len(ds))), stored, select="x")
+        for example, y in zip(ds, ds.labels, strict=True):
+            assert ds.class_names[y] == example["bird"].decode()
+
+
+def test_contiguous_labels_of_a_slice_of_sorted_data(tmp_path):
+    write(sparse_examples(), tmp_path / "data", label="label", sort_by_class=True)
+    # The other classes of the split have no number.
+    with opened(tmp_path / "data", split="train[10:30]", labels="contiguous") as ds:
+        assert dict(ds.class_names) == {0: "7", 1: "1000000000"}
+        assert ds.labels.tolist() == [0] * 10 + [1] * 10
+        x, y = next(iter(ds.batches(2, 2)))
+        assert len(x) == len(y) == 4
+
+
+def test_selections_keep_contiguous_labels(tmp_path):
+    write(sparse_examples(), tmp_path / "data", label="label")
+    with opened(tmp_path / "data", labels="contiguous") as ds:
+        part = ds.where(label=["7", 3])
+        assert part.classes.labels.tolist() == [1, 3]
+        assert ds.class_names[part.labels] == part.class_names[part.labels]
+        assert len(part.class_names) == 4
+        for each in (pickle.loads(pickle.dumps(part)), copy.copy(part)):
+            assert each.labels.tolist() == part.labels.tolist()
+            assert numbers(each) == numbers(part)
+        first, second = ds.split_classes(first=2, labels="contiguous")
+        assert first.classes.labels.tolist() == second.classes.labels.tolist() == [0, 1]
+        assert sorted([*first.classes, *second.classes]) == sorted(ds.classes)
+        for each in (first, second):
+            assert each.class_names[each.labels] == list(map(str, ids(each)))
+
+
+def ids(ds):
+    """Return the stored class id of each example."""
+    schema = Features({"x": "int64", "label": "int64"})
+    return [schema.decode(record)["label"] for record in ds.raw]
+
+
+def test_default_class_of_contiguous_labels(tmp_path):
+    examples = [{"x": n} if n % 2 else {"x": n, "label": 5} for n in range(8)]
+    put(
+        tmp_path / "a.tfrecord",
+        examples,
+        {"x": "int64", "label": Tensor("int64", default=9)},
+    )
+    features = {"x": "int64", "label": Tensor("int64", default=9)}
+    with opened(tmp_path / "a.tfrecord", features=features, labels="contiguous") as ds:
+        assert dict(ds.class_names) == {0: "5", 1: "9"}
+        assert [each["label"] for each in ds] == [n % 2 for n in range(8)]
+        assert next(iter(ds.sequential(4, select="x")))[1].tolist() == [0, 1, 0, 1]
+
+
+def test_contiguous_labels_need_a_label(tmp_path):
+    write([{"x": 1.5}], tmp_path / "data")
+    with pytest.raises(DatasetError, match="no label"):
+        opened(tmp_path / "data", labels="contiguous")
+    with pytest.raises(DatasetError) as caught:
+        opened(tmp_path / "data", labels="dense")
+    assert (caught.value.option, caught.value.found) == ("labels", "dense")
+
+
+def test_batches_of_contiguous_labels_in_another_process(tmp_path):
+    write(sparse_examples(), tmp_path / "data", label="label")
+    with opened(tmp_path / "data", labels="contiguous") as ds:
+        loader = ds.batches(2, 2, select="x", seed=4)
+        pickled = pickle.dumps(loader)
+        with fresh_process() as call:
+            assert call(_three_batches, pickled) == _three_batches(pickled)
+        assert len(list(loader)) > 3
+
+
+def _three_batches(pickled):
+    return [(x.tolist(), y.tolist()) for x, y in islice(pickle.loads(pickled), 3)]
+
+
+def test_class_ids_of_an_index_are_not_trusted():
+    renumber = ClassIdMap(np.array([3, 7]), np.array([0, 1]))
+    assert renumber(np.array([7, 3, 7])).tolist() == [1, 0, 1]
+    for wrong in (5, 8, -1):
+        with pytest.raises(FormatError):
+            renumber(np.array([7, wrong]))
+    with pytest.raises(FormatError):
+        ClassIdMap(np.zeros(0, np.int64), np.zeros(0, np.int64))(np.array([0]))
+
+
+# Filters.
+
+
+@pytest.fixture
+def birds(tmp_path):
+    names = ("owl", "wren", "crow")
+    examples = [{"x": n, "bird": names[n % 3], "song": [0.5] * (n % 4)} for n in range(30)]
+    write(examples, tmp_path / "birds", label="bird", shuffle=False)
+    with opened(tmp_path / "birds") as ds:
+        yield ds
+
+
+def test_filter(birds):
+    calls = []
+
+    def keeps(example):
+        calls.append(sorted(example))
+        return example["x"] % 5 == 0
+
+    assert numbers(birds.filter(keeps)) == [0, 5, 10, 15, 20, 25]
+    assert calls == [["bird", "song", "x"]] * 30
+    calls.clear()
+    assert numbers(birds.filter(keeps, select=["x"], classes=["owl"])) == [0, 15]
+    assert calls == [["x"]] * 10
+    assert len(birds.filter(lambda each: False)) == 0
+    assert numbers(birds.filter(lambda each: each["x"] > np.int64(27))) == [28, 29]  # np.bool_
+    assert numbers(birds.select([5, 3, 5]).filter(lambda each: True)) == [5, 3, 5]
+    twice = birds.filter(classes=[birds.class_names[0], 1]).filter(lambda each: each["x"] < 9)
+    assert numbers(twice) == [0, 2, 3, 5, 6, 8]
+
+
+@pytest.mark.parametrize("result", [1, None, "yes", np.array([True]), 1.0])
+def test_filter_functions_return_bool(birds, result):
+    with pytest.raises(DatasetError, match="must return bool") as caught:
+        birds.filter(lambda each: result if each["x"] == 4 else True)
+    assert caught.value.record == 4
+    assert caught.value.path.endswith("00000-of-00001")
+
+
+def test_errors_of_filter_functions_have_a_location(birds):
+    with pytest.raises(ZeroDivisionError) as caught:
+        birds.filter(lambda each: 1 / (int(each["x"]) - 7) > 0)
+    assert "record 7" in caught.value.__notes__[0]
+
+
+def test_arguments_of_filter(birds):
+    for options in ({}, {"select": "x"}, {"classes": ["owl"], "select": "x"}):
+        with pytest.raises(DatasetError):
+            birds.filter(**options)
+    with pytest.raises(DatasetError) as caught:
+        birds.filter(["owl"])
+    assert caught.value.option == "function"
+    with pytest.raises(FeatureError):
+        birds.filter(lambda each: True, select="y")
+    with pytest.raises(UnknownClassError):
+        birds.filter(classes=["tern"])
+
+
+def test_map_is_refused(birds):
+    with pytest.raises(DatasetError) as caught:
+        birds.map(dict, batched=True)
+    assert str(caught.value) == (
+        "a dataset has the examples of its files, and cannot map them; pass transform= (a function "
+        "of an example) to batches(), shuffled() or sequential(), or write the changed examples: "
+        "covey.write(map(f, ds), path, ...)"
+    )
+
+
+# Sums.
+
+
+def make(path, first, names, *, kind="ClassLabel", **options):
+    """Write and open ten examples of each of some classes."""
+    examples = [{"x": first + n, "bird": names[n % len(names)]} for n in range(10 * len(names))]
+    if kind == "str":
+        put(path / "a.tfrecord", examples, {"x": "int64", "bird": "str"})
+    else:
+        write(examples, path, label="bird", shuffle=False)
+    return opened(path, label="bird", **options)
+
+
+@pytest.mark.parametrize("kind", ["ClassLabel", "str"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_sums(tmp_path, kind, threads):
+    first = make(tmp_path / "a", 0, ("wren", "owl"), kind=kind)
+    second = make(tmp_path / "b", 100, ("tern", "owl", "gull"), kind=kind)
+    names = {n: ("wren", "owl")[n % 2] for n in range(20)}
+    names |= {100 + n: ("tern", "owl", "gull")[n % 3] for n in range(30)}
+    both = first + second
+    assert numbers(both) == list(names)
+    assert list(both.classes) == ["owl", "wren", "gull", "tern"]
+    assert both.classes.counts.tolist() == [20, 10, 10, 10]
+    assert both.class_names[both.labels] == list(names.values())
+    assert both.labels[:20].tolist() == first.labels.tolist()
+    options = {"threads": threads}
+    for loader in (both.batches(4, 3, **options), both.shuffled(7, **options)):
+        for x, y in loader:
+            assert [names[n] for n in x.tolist()] == both.class_names[y]
+    assert both[[3, -1]]["x"].tolist() == [3, 129]
+    assert both.raw[25] == second.raw[5]
+    three = second + first + second.where(label="gull")
+    assert three.class_names[three.labels] == [names[n] for n in numbers(three)]
+    assert list(three.classes) == ["gull", "owl", "tern", "wren"]
+    some = pickle.loads(pickle.dumps(three)).where(label=["gull", "wren"])
+    assert {names[n] for n in numbers(some)} == {"gull", "wren"}
+    first.close()
+    second.close()
+    assert numbers(both) == list(names)  # a sum has its own files
+    both.close()
+
+
+def test_sum_of_selections_of_one_dataset(birds):
+    owls, wrens = birds.where(label="owl"), birds.where(label="wren")
+    both = owls + wrens
+    assert numbers(both) == numbers(owls) + numbers(wrens)
+    assert both.labels.tolist() == [*owls.labels, *wrens.labels]
+    assert numbers(birds + birds) == [*range(30), *range(30)]
+
+
+def test_sum_with_more_names_is_not_renumbered(tmp_path):
+    first = make(tmp_path / "a", 0, ("a", "b"))
+    second = make(tmp_path / "b", 100, ("a", "b", "c"))
+    for both in (first + second, second + first):
+        assert dict(both.class_names) == {0: "a", 1: "b", 2: "c"}
+        assert both._renumbering is None
+
+
+def test_sum_of_class_ids_without_names(tmp_path):
+    for name, pair in (("a", (5, 10**9)), ("b", (10**9, 7))):
+        write([{"x": n, "label": pair[n % 2]} for n in range(8)], tmp_path / name, label="label")
+    with opened(tmp_path / "a") as first, opened(tmp_path / "b") as second:
+        both = first + second
+        assert dict(zip(both.classes, both.classes.counts.tolist(), strict=True)) == {
+            "5": 4,
+            "7": 4,
+            str(10**9): 8,
+        }
+    with (
+        opened(tmp_path / "a", labels="contiguous") as first,
+        opened(tmp_path / "b", labels="contiguous") as second,
+    ):
+        both = first + second
+        assert dict(both.class_names) == {0: "5", 1: str(10**9), 2: "7"}
+        assert both.class_names[both.labels] == list(map(str, ids(both)))
+
+
+def test_sum_with_unknown_classes(tmp_path):
+    features = {"x": "int64", "bird": ClassLabel(["owl", "wren"])}
+    write([{"x": 0, "bird": -1}, {"x": 1, "bird": 1}], tmp_path / "a", features=features)
+    features = {"x": "int64", "bird": ClassLabel(["wren", "tern"])}
+    write([{"x": 2, "bird": -1}, {"x": 3, "bird": 0}], tmp_path / "b", features=features)
+    with opened(tmp_path / "a") as first, opened(tmp_path / "b") as second:
+        both = first + second
+        assert sorted(zip(numbers(both), both.labels.tolist(), strict=True)) == [
+            (0, -1),
+            (1, 1),
+            (2, -1),
+            (3, 1),
+        ]
+        assert both.where(label=-1).columns("bird")["bird"].tolist() == [-1, -1]
+
+
+def test_sum_without_classes(tmp_path):
+    for name in "ab":
+        write([{"x": float(n)} for n in range(3)], tmp_path / name, shuffle=False)
+    with opened(tmp_path / "a") as first, opened(tmp_path / "b") as second:
+        assert numbers(first + second) == [0.0, 1.0, 2.0] * 2
+        assert next(iter((first + second).sequential(6))).shape == (6,)
+
+
+def test_sum_of_different_compressions(tmp_path):
+    a = [{"x": n, "bird": ("owl", "wren")[n % 2]} for n in range(8)]
+    write(a, tmp_path / "a", label="bird", compression="GZIP", shuffle=False)
+    second = make(tmp_path / "b", 100, ("tern", "owl"))
+    with opened(tmp_path / "a") as first, second:
+        both = first + second
+        assert numbers(both) == [*range(8), *range(100, 120)]
+        for x, y in both.batches(3, 2):
+            names = [("owl", "wren")[n % 2] if n < 100 else ("tern", "owl")[n % 2] for n in x]
+            assert both.class_names[y] == names
+
+
+def test_datasets_that_cannot_be_added(tmp_path, birds):
+    other = make(tmp_path / "b", 100, ("tern", "owl"))
+    with pytest.raises(DatasetError) as caught:
+        birds + other
+    assert caught.value.feature == "song"
+    strings = make(tmp_path / "c", 100, ("tern", "owl"), kind="str")
+    with pytest.raises(DatasetError) as caught:
+        other + strings
+    assert caught.value.feature == "bird"
+    with pytest.raises(DatasetError) as caught:
+        other + opened(tmp_path / "b", verify=False)
+    assert caught.value.option == "verify"
+    write([{"x": n, "bird": n % 2} for n in range(4)], tmp_path / "d", label="bird")
+    with pytest.raises(DatasetError, match="names") as caught:
+        other + opened(tmp_path / "d")
+    assert caught.value.feature == "bird"
+    write([{"x": n, "bird": 1.5} for n in range(4)], tmp_path / "e")
+    with pytest.raises(DatasetError) as caught:
+        other + opened(tmp_path / "e")
+    assert caught.value.option == "label"
+    for value in (1, [{"x": 1}], None):
+        with pytest.raises(TypeError):
+            other + value
+
+
+def test_default_labels_that_cannot_be_added(tmp_path):
+    for name, default in (("a", 0), ("b", 1)):
+        features = {"x": "int64", "bird": ClassLabel(["owl", "wren"], default=default)}
+        put(tmp_path / f"{name}.tfrecord", [{"x": 1}], features)
+    pair = [
+        opened(
+            tmp_path / f"{name}.tfrecord",
+            features={"x": "int64", "bird": ClassLabel(["owl", "wren"], default=default)},
+            label="bird",
+        )
+        for name, default in (("a", 0), ("b", 1))
+    ]
+    with pytest.raises(DatasetError) as caught:
+        pair[0] + pair[1]
+    assert caught.value.feature == "bird"
+
+
+# Parts of disjoint classes.
+
+
+@pytest.fixture
+def many(tmp_path):
+    labels = np.arange(600) % 60
+    write({"x": np.arange(600), "label": labels}, tmp_path / "many", label="label")
+    with opened(tmp_path / "many") as ds:
+        yield ds
+
+
+def test_parts(many):
+    train, val, test = many.split_classes(train=0.5, val=0.25, test=0.25, seed=3)
+    parts = [set(each.classes) for each in (train, val, test)]
+    assert set.union(*parts) == set(many.classes)
+    assert sum(map(len, parts)) == 60
+    assert sorted(numbers(train) + numbers(val) + numbers(test)) == list(range(600))
+    assert 20 <= len(parts[0]) <= 40
+    again = many.split_classes(train=0.5, val=0.25, test=0.25, seed=3)
+    assert [set(each.classes) for each in again] == parts
+    other = many.split_classes(train=0.5, val=0.25, test=0.25, seed=4)
+    assert [set(each.classes) for each in other] != parts
+    (rest_train, rest) = many.split_classes(train=0.5, seed=3)
+    assert set(rest_train.classes) == parts[0]
+    assert set(rest.classes) == parts[1] | parts[2]
+    larger, _ = many.split_classes(train=0.7, seed=3)
+    assert set(larger.classes) > parts[0]
+    assert len(many.split_classes(a=0.1, b=0.2, c=0.3, d=0.4)) == 4  # the sum is 1 but for rounding
+    assert [len(each) for each in many.split_classes(all=1.0)] == [600]
+
+
+def test_a_class_stays_in_its_part(many):
+    train, _ = many.split_classes(train=0.5)
+    fewer = many.where(label=list(range(0, 60, 2)))
+    part, _ = fewer.split_classes(train=0.5)
+    assert set(part.classes) == set(train.classes) & set(fewer.classes)
+
+
+def test_parts_of_exact_sizes(many):
+    parts = many.split_classes(train=40, test=15)
+    assert [len(each.classes) for each in parts] == [40, 15, 5]
+    assert [len(each.classes) for each in many.split_classes(train=40, test=20)] == [40, 20]
+
+
+def test_parts_do_not_follow_the_classes_that_a_write_held_out(tmp_path):
+    examples = [{"x": n, "label": f"class {n % 200}"} for n in range(400)]
+    hold_out = covey.HoldOut(classes=0.5, split="test")
+    write(examples, tmp_path / "data", label="label", hold_out=hold_out)
+    with opened(tmp_path / "data", split="train") as ds:
+        train, _ = ds.split_classes(train=0.5)
+        assert 0.3 < len(train.classes) / len(ds.classes) < 0.7
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"train": 0},
+        {"train": 0.0},
+        {"train": -1},
+        {"train": 1.5},
+        {"train": 0.7, "test": 0.7},
+        {"train": 0.5, "test": 10},
+        {"train": 61},
+        {"train": True},
+        {"train": "80%"},
+        {"train": float("nan")},
+    ],
+)
+def test_invalid_parts(many, parts):
+    with pytest.raises(DatasetError) as caught:
+        many.split_classes(**parts)
+    assert caught.value.option == "parts"
+
+
+def test_empty_parts(many):
+    with pytest.raises(DatasetError) as caught:
+        many.split_classes(train=1e-9, test=0.5)
+    assert (caught.value.option, caught.value.found) == ("train", 1e-9)
+    with pytest.raises(DatasetError) as caught:
+        many.split_classes(train=1 - 1e-8)
+    assert caught.value.option == "the rest"
+    with pytest.raises(PlanError) as caught:
+        many.split_classes(train=0.5, seed=-1)
+    assert caught.value.option == "seed"
+    with pytest.raises(DatasetError) as caught:
+        many.split_classes(train=0.5, labels=True)
+    assert caught.value.option == "labels"
+
+
+def test_unlabelled_examples_are_in_no_part(tmp_path):
+    features = {"x": "int64", "bird": ClassLabel(["owl", "wren"])}
+    write([{"x": n, "bird": n % 3 - 1} for n in range(9)], tmp_path / "a", features=features)
+    with opened(tmp_path / "a") as ds:
+        parts = ds.split_classes(a=1, b=1)
+        assert sorted(numbers(parts[0]) + numbers(parts[1])) == [1, 2, 4, 5, 7, 8]
+
+
+def test_a_sum_is_freed(tmp_path):
+    first, second = (make(tmp_path / name, 0, ("owl", "wren")) for name in "ab")
+    both = first + second
+    assert numbers(both)
+    del both, first, second
+    gc.collect()  # an open file would raise a ResourceWarning
