@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
-from covey.schema import ClassLabel, Features, Tensor
+from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature, is_line
@@ -20,6 +20,11 @@ Positions = Sequence[int] | NDArray[np.uint64]
 
 LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
 """Common names of label features; the first one that exists is used."""
+
+ID_NAMES = ("filename", "file_name", "path", "file", "id", "key", "index")
+"""Names of features that identify an example rather than describe it, also after a ``_``."""
+
+_MEDIA = (Image,)
 
 
 def is_string(feature: Feature) -> bool:
@@ -85,6 +90,36 @@ def guess_label(features: Features) -> str | None:
     lowered = {name.lower(): name for name in features}
     names = (lowered[name] for name in LABEL_NAMES if name in lowered)
     return next((name for name in names if can_be_label(features[name])), None)
+
+
+def input_feature(features: Features, label: str | None) -> str | None:
+    """Return the feature that a model gets as its input; None if it is ambiguous.
+
+    It is the only image or audio feature, else the only feature. The label, other class labels, and
+    strings and integers that identify an example by their name (``filename``, ``image_id``) do not
+    count, unless such a name is the only one beside the label.
+
+    Args:
+        features: Features of the records.
+        label: Label feature; None if the records are unlabelled.
+
+    >>> input_feature(Features({"image": Image(), "label": "int64", "filename": "str"}), "label")
+    'image'
+    """
+    found = [name for name in features if name != label]
+    if len(found) > 1:
+        found = [name for name in found if not _is_id(name, features[name])]
+    media = [name for name in found if isinstance(features[name], _MEDIA)]
+    others = [name for name in found if not isinstance(features[name], ClassLabel)]
+    candidates = media or others
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _is_id(name: str, feature: Feature) -> bool:
+    """Return whether a feature identifies an example: ``id``, ``image/filename``, ``user_id``."""
+    last = name.rpartition("/")[2].lower()
+    is_named = any(last == each or last.endswith(f"_{each}") for each in ID_NAMES)
+    return is_named and (is_string(feature) or _is_integer(feature))
 
 
 class Classes:

@@ -9,9 +9,10 @@ from schemas import texts
 from written import write
 
 import covey
-from covey import ClassLabel, CoveyError, Features, Tensor
+from covey import ClassLabel, CoveyError, Features, Image, Ragged, Tensor
 from covey.errors import DatasetError
 from covey.filenames import strip_record_suffixes
+from covey.labels import input_feature
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,37 @@ BIRDS = ["wren", "owl", "jay", "owl", "wren", "owl"]
 
 
 # Features.
+
+LABEL = {"label": ClassLabel(["owl"])}
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ({"image": Image(), "filename": "str"}, "image"),
+        ({"image": Image(), "caption": "str", "area": "float32"}, "image"),
+        ({"a": Image(), "b": Image()}, None),
+        ({"image": {"raw": Image(), "file_name": "str", "id": "int64"}}, "image/raw"),
+        ({"text": "str", "ID": "int64", "user_id": "bytes", "sourceindex": "int64"}, None),
+        ({"text": "str", "ID": "int64", "user_id": "bytes", "source_index": "int64"}, "text"),
+        ({"text": "str", "domain": ClassLabel(["bank"])}, "text"),
+        ({"x": Tensor("float32", (4,))}, "x"),
+        ({"x": Tensor("float32", (4,)), "y": Tensor("float32", (4,))}, None),
+        ({"tokens": Ragged("int64"), "key": "str"}, "tokens"),
+        ({"x": "str", "id": Tensor("int64", (4,))}, None),
+        ({"x": "str", "id": "float32"}, None),
+        ({"id": "int64"}, "id"),
+        ({"id": "int64", "path": "str"}, None),
+        ({"domain": ClassLabel(["bank"])}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("label", ["label", None])
+def test_input_feature(features, expected, label):
+    labelled = Features({**features, **LABEL})
+    if label is None and expected == "id":  # beside a class, an id is not the only feature
+        expected = None
+    assert input_feature(labelled, label) == expected
 
 
 @pytest.mark.parametrize("kind", ["int64", "str", "bytes"])
