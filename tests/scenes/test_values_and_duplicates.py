@@ -58,7 +58,7 @@ def test_duplicates_of_texts(capsys):
     lines = run(capsys, "questions", "--deep", "--no-progress")
     assert "duplicates by 'text':" in lines
     assert "  test: 3 examples also in train" in lines
-    assert "  train: 3 examples twice or more in the split" in lines
+    assert "  train: 3 examples equal to an earlier one of the split" in lines
     assert "  1 content with different classes" in lines
     assert lines[-5].split() == ["train", "2", "(intent", "2)", "train", "42", "(intent", "3)"]
     content = json.loads("\n".join(run(capsys, "questions", "--deep", "--json", "-q")))

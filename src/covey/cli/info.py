@@ -234,7 +234,8 @@ def _duplicates(found: Duplicates) -> Iterator[str]:
     for (first, second), count in found.between.items():
         yield f"  {shorten(second)}: {count_of(count, 'example')} also in {shorten(first)}"
     for name, count in within.items():
-        yield f"  {shorten(name)}: {count_of(count, 'example')} twice or more in the split"
+        equal = count_of(count, "example")
+        yield f"  {shorten(name)}: {equal} equal to an earlier one of the split"
     if found.conflicts:
         yield f"  {count_of(found.conflicts, 'content')} with different classes"
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import warnings
@@ -166,8 +167,9 @@ def _read(dataset: Dataset, classes: list[dict[str, Any]]) -> None:
     """Add the summaries of the examples to the classes of a batch."""
     from covey.cli.values import read_examples
 
+    examples = read_examples(dataset, [number for each in classes for number in each["ids"]])
     for each in classes:
-        each["examples"] = list(read_examples(dataset, each["ids"]))
+        each["examples"] = list(itertools.islice(examples, len(each["ids"])))
 
 
 def _describe(batch: dict[str, Any]) -> list[str]:

@@ -170,8 +170,12 @@ def choose_ids(
     among: Any = range(len(dataset))
     if class_name is not None:
         classes = dataset.classes
-        is_id = class_name not in classes.names and _ID.fullmatch(class_name)
-        position = classes.position(int(class_name) if is_id else class_name)
+        try:
+            position = classes.position(class_name)
+        except DatasetError:
+            if not _ID.fullmatch(class_name):
+                raise
+            position = classes.position(int(class_name))
         among = np.flatnonzero(dataset.labels == classes.labels[position])
     chosen: list[int] = []
     for each in selected or [slice(0, DEFAULT_EXAMPLES)]:
@@ -223,6 +227,7 @@ def _sheet_rows(dataset: Dataset, feature: str, chosen: Sequence[int]) -> list[S
     import numpy as np
 
     from covey.cli.contact_sheet import MAX_COLUMNS, MAX_ROWS, SheetRow, thumbnails
+    from covey.cli.values import class_name
 
     if dataset.label is None:
         begins = range(0, min(len(chosen), MAX_ROWS * _ROW_IMAGES), _ROW_IMAGES)
@@ -231,14 +236,13 @@ def _sheet_rows(dataset: Dataset, feature: str, chosen: Sequence[int]) -> list[S
             SheetRow(f"{part[0]} to {part[-1]}", None, thumbnails(dataset, feature, part))
             for part in parts
         ]
-    classes = dataset.classes
     by_class: dict[int, list[int]] = {}
     labels = dataset.labels_of(np.array(chosen, np.int64)).tolist()
     for number, label in zip(chosen, labels, strict=True):
         by_class.setdefault(label, []).append(number)
     return [
         SheetRow(
-            classes.name(classes.position(label)),
+            class_name(dataset, label),
             label,
             thumbnails(dataset, feature, part[:MAX_COLUMNS]),
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from covey._progress import format_bytes
 from covey.arrays import RaggedArray, SparseArray, StringArray
+from covey.cli.output import shorten
 from covey.dataset.dataset import Dataset
 from covey.errors import escape
 from covey.results import count_of
@@ -53,7 +54,9 @@ def read_examples(
             place = dataset.place(number)
             yield {
                 "id": number,
-                "class": None if labels is None else _class(dataset, labels[row]),
+                "class": None
+                if labels is None
+                else {"id": labels[row], "name": class_name(dataset, labels[row])},
                 "shard": shown(place.name),
                 "record": place.record,
                 "offset": place.offset,
@@ -64,9 +67,9 @@ def read_examples(
             }
 
 
-def _class(dataset: Dataset, label: int) -> dict[str, Any]:
-    classes = dataset.classes
-    return {"id": label, "name": classes.name(classes.position(label))}
+def class_name(dataset: Dataset, label: int) -> str:
+    """Return the name of a class id."""
+    return dataset.classes.name(dataset.classes.position(label))
 
 
 def summarize(value: Any, feature: Feature) -> Any:
@@ -201,9 +204,9 @@ def example_lines(example: dict[str, Any], hidden: str | None = None) -> Iterato
     of_class = f"class {describe_class(example['class'])}; " if example["class"] else ""
     yield escape(f"example {example['id']:,}: {of_class}{where}")
     values = {name: value for name, value in example["values"].items() if name != hidden}
-    width = min(24, max(map(len, values), default=0))
+    width = min(_MAX_ELEMENT, max(map(len, values), default=0))
     for name, value in values.items():
-        yield f"  {escape(name):{width}}  {describe_value(value)}"
+        yield f"  {shorten(name):{width}}  {describe_value(value)}"
 
 
 def describe_class(found: dict[str, Any]) -> str:

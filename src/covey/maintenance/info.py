@@ -13,7 +13,7 @@ from covey._progress import Progress
 from covey.classes import ClassTable
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.open import open_layout
-from covey.errors import CoveyError, DatasetError, FormatError, StorageError
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, StorageError
 from covey.index import (
     Index,
     IndexBuilder,
@@ -31,6 +31,7 @@ from covey.maintenance.values import ValueSurvey
 from covey.results import Duplicates, Info, SplitOverview, ValueSummary
 from covey.schema import Features
 from covey.schema.infer import survey_block, survey_kinds
+from covey.schema.merge import unify
 from covey.splits import SplitTerm
 from covey.untrusted import reports_errors
 
@@ -82,7 +83,7 @@ def info(
         values, duplicates = _read_all(layout, names, progress)
     states = {name: find_index_state(layout.splits[name]) for name in names}
     known = [state.metadata.features for state in states.values() if state.metadata is not None]
-    features = known[0] if known else layout.features
+    features = _common_features(known) if known else layout.features
     is_guess = features is None
     if features is None:
         features = _first_features([layout.splits[name].files for name in names])
@@ -182,6 +183,14 @@ def _overview(layout: Layout, name: str, state: IndexState, values: _Values) -> 
         values_of=values.examples,
         values_error=values.error,
     )
+
+
+def _common_features(known: Sequence[Features]) -> Features:
+    """Return the features of all splits; those of the first one if there are no common ones."""
+    try:
+        return unify(*known)
+    except FeatureError:
+        return known[0]
 
 
 def _first_features(files: list[ShardFiles]) -> Features | None:
