@@ -122,6 +122,22 @@ def input_feature(features: Features, label: str | None) -> str | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
+def content_features(features: Features, label: str | None) -> tuple[str, ...]:
+    """Return the features by which examples are compared: the input, or all that describe it.
+
+    >>> content_features(Features({"a": "str", "b": "int64", "id": "int64", "y": "str"}), "y")
+    ('a', 'b')
+    """
+    found = input_feature(features, label)
+    if found is not None:
+        return (found,)
+    return tuple(
+        name
+        for name, kind in features.items()
+        if name != label and not isinstance(kind, ClassLabel) and not _is_id(name, kind)
+    )
+
+
 def _is_id(name: str, feature: Feature) -> bool:
     """Return whether a feature identifies an example: ``id``, ``image/filename``, ``user_id``."""
     last = name.rpartition("/")[2].lower()

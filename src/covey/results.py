@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from covey.schema.image_summary import ImageSummary
 
 __all__ = [
+    "DuplicatePair",
+    "Duplicates",
     "IndexResult",
     "Info",
     "Problem",
@@ -28,6 +30,7 @@ __all__ = [
     "Report",
     "SkippedRecord",
     "SplitOverview",
+    "ValueSummary",
     "WriteResult",
 ]
 
@@ -117,6 +120,52 @@ class IndexResult:
 
 
 @dataclass(frozen=True)
+class ValueSummary:
+    """Values of one feature in some examples of a split."""
+
+    minimum: int | float | None = None
+    """Smallest number, except NaN; None if there are no numbers. Likewise the next two."""
+    maximum: int | float | None = None
+    mean: float | None = None
+    nan: int | None = None
+    """Number of NaN values; None if the values are not floats."""
+    lengths: tuple[int, int, int] | None = None
+    """Smallest, median and largest length: characters of a string, bytes of a byte string, values
+    along the first dimension of an array, stored values of a sparse tensor. None for numbers and
+    arrays of one length."""
+    images: ImageSummary | None = None
+    """Images, if it is an image feature."""
+
+
+@dataclass(frozen=True)
+class DuplicatePair:
+    """Two examples with the same content."""
+
+    splits: tuple[str, str]
+    ids: tuple[int, int]
+    """Ids of the examples in their splits."""
+    classes: tuple[str, str] | None
+    """Names of their classes; None without classes."""
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Examples of equal content: their stored values have the same 128-bit hash."""
+
+    features: tuple[str, ...]
+    """Features that were compared."""
+    within: Mapping[str, int]
+    """Number of examples of each split whose content occurs earlier in the split."""
+    between: Mapping[tuple[str, str], int]
+    """Number of examples of the second split whose content occurs in the first one, for each pair
+    of splits that have common contents."""
+    conflicts: int
+    """Number of contents that occur with several classes."""
+    pairs: tuple[DuplicatePair, ...] = field(repr=False)
+    """Some pairs, at most 20: first those of several classes, then those of two splits."""
+
+
+@dataclass(frozen=True)
 class SplitOverview:
     """One split of :class:`Info`."""
 
@@ -139,6 +188,12 @@ class SplitOverview:
     """Classes, if the index is fresh and has a label."""
     images: Mapping[str, ImageSummary] = field(default_factory=dict, repr=False)
     """Images of each image feature, if the index is fresh and has counted them."""
+    values: Mapping[str, ValueSummary] = field(default_factory=dict, repr=False)
+    """Values of each feature except class labels, in the first `values_of` examples."""
+    values_of: int = 0
+    """Number of examples that `values` summarizes; all with ``deep=True``."""
+    values_error: str = ""
+    """Why the examples could not be read; empty if they were."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +208,8 @@ class Info:
     is_guess: bool
     """Whether the features are those of the first record only."""
     splits: tuple[SplitOverview, ...]
+    duplicates: Duplicates | None = None
+    """Examples of equal content, with ``deep=True``; None if there are no features to compare."""
 
 
 @dataclass(frozen=True, slots=True)

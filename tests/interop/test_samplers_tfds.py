@@ -346,7 +346,7 @@ def test_progress(flock, capsys):
     flock(2, "number", progress=True)
     shown = capsys.readouterr()
     assert "100%" in shown.err
-    assert "80.0/80.0" in shown.err
+    assert "80/80" in shown.err
     assert shown.out == ""
     flock(2, "number", progress=False)
     assert capsys.readouterr().err == ""

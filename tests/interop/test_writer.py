@@ -230,8 +230,8 @@ def test_total_examples(tmp_path, total, warns):
 def test_progress(tmp_path, capfd):
     write(tmp_path, birds(3), progress=True)
     shown = capfd.readouterr().err
-    assert "caching train: 100%" in shown
-    assert "3.00/3.00" in shown
+    assert "reading train: 100%" in shown
+    assert "3/3" in shown
     write(tmp_path, birds(3))
     assert capfd.readouterr() == ("", "")
 

@@ -224,8 +224,16 @@ def test_info(capsys):
         "  test          9       1  657 bytes         none  fresh",
         "train: 3 classes of 'species'",
         "  20 examples each",
+        "train: values of all 60 examples",
+        "  feature  min   max   mean  NaN",
+        "  size       0    59   29.5    -",
+        "  song       0  29.5  7.875    0",
         "test: 3 classes of 'species'",
         "  3 examples each",
+        "test: values of all 9 examples",
+        "  feature  min  max  mean  NaN",
+        "  size       0    8     4    -",
+        "  song       0    4   1.5    0",
     ]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import covey
-from covey.cli import index, info, repair, sample, verify, write
+from covey.cli import index, info, repair, sample, show, verify, write
 from covey.cli.output import error_message, print_message
 from covey.errors import CoveyError, escape
 
@@ -28,6 +28,7 @@ INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 COMMANDS = {
     "write": write,
     "info": info,
+    "show": show,
     "sample": sample,
     "verify": verify,
     "repair": repair,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.cli.output import describe_feature
 from covey.dataset.dataset import Dataset
 from covey.errors import DatasetError, FeatureError
 from covey.schema import Feature, Image, Tensor
@@ -51,7 +52,8 @@ class SheetRow:
     """A class and the thumbnails of its examples; None for an image without pixels."""
 
     name: str
-    label: int
+    label: int | None
+    """Class id; None if the row is not a class."""
     thumbnails: Sequence[Picture | None]
 
 
@@ -73,6 +75,37 @@ def image_features(dataset: Dataset, number: int) -> list[str]:
     ]
     tensors = [name for name, kind in kinds.items() if _pixels_shape(kind) is not None]
     return encoded + sorted(tensors, key=lambda name: _is_flat(kinds[name]))
+
+
+def choose_feature(
+    dataset: Dataset, number: int, selected: Sequence[str], path: str | None
+) -> str | None:
+    """Return the image feature of a sheet; None if there is none.
+
+    Args:
+        dataset: Dataset with the features.
+        number: Id of the example in which bytes are inspected.
+        selected: Features to choose from; empty for all.
+        path: Path of the sheet that was requested; None if a sheet is optional.
+
+    Raises:
+        FeatureError: If a sheet was requested, or a feature selected, and there is no image.
+    """
+    images = image_features(dataset, number)
+    found = [name for name in images if not selected or name in selected]
+    if found:
+        return found[0]
+    if selected and (path is not None or len(selected) == 1):
+        kind = describe_feature(dataset.features[selected[0]])
+        others = f"images: {', '.join(images)}" if images else "there are no images"
+        raise FeatureError(f"it is {kind}, not an image; {others}", feature=selected[0])
+    if path is not None:
+        raise FeatureError(
+            f"{shown(path)} is not written: none of the features "
+            f"{', '.join(dataset.features)} is an image",
+            option="save",
+        )
+    return None
 
 
 def thumbnails(dataset: Dataset, feature: str, ids: Iterable[int]) -> list[Picture | None]:
@@ -212,9 +245,11 @@ class _CaptionFont:
             self.font = ImageFont.load_default()
 
     def caption(self, row: SheetRow) -> list[str]:
-        """Return the class name of a row, and its class id if that is not the name."""
+        """Return the name of a row, and its class id if that is not the name."""
         name = self._fit(row.name)
-        return [name] if row.name == str(row.label) else [name, self._fit(f"label {row.label}")]
+        if row.label is None or row.name == str(row.label):
+            return [name]
+        return [name, self._fit(f"label {row.label}")]
 
     def width(self, text: str) -> int:
         """Return the width of a text in pixels."""

@@ -5,24 +5,36 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.options import add_output, add_path, storage_options
+from covey.cli.options import (
+    add_output,
+    add_path,
+    add_progress,
+    shows_progress,
+    storage_options,
+)
 from covey.cli.output import TERMINAL_WIDTH, describe_feature, print_json, print_lines, shorten
-from covey.results import table
+from covey.results import count_of, table
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from covey.classes import ClassTable
-    from covey.results import Info, SplitOverview
+    from covey.results import Duplicates, Info, SplitOverview, ValueSummary
 
-SUMMARY = "show the features, splits, sizes and classes of a dataset"
+SUMMARY = "show the features, splits, sizes, classes and values of a dataset"
 
 EXAMPLES = """\
+Ranges, NaN and lengths of values are those of the first examples of each split, at most 1,000.
+--deep reads all examples and finds duplicates within a split and between splits: examples whose
+input is the same (all features except the label and ids, or the only image or sound).
+
 examples:
   covey info data/birds
+  covey info data/birds --deep
   covey info 'photos/*.tfrec'
   covey info --build
 """
@@ -40,6 +52,10 @@ _ROUND_NUMBERS = [first * 10**power for power in range(19) for first in (1, 2, 5
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_path(parser, required=False)
+    parser.add_argument(
+        "--deep", action="store_true", help="read all examples, and find duplicates"
+    )
+    add_progress(parser)
     add_output(parser)
     parser.add_argument(
         "--build",
@@ -61,7 +77,13 @@ def run(options: argparse.Namespace) -> None:
         options.refuse("the following arguments are required: PATH")
     from covey.maintenance.info import info
 
-    found = info(options.path, split=options.split, storage_options=storage_options(options))
+    found = info(
+        options.path,
+        split=options.split,
+        deep=options.deep,
+        storage_options=storage_options(options),
+        progress=shows_progress(options),
+    )
     if options.json:
         print_json(_to_dict(found))
         return
@@ -121,8 +143,9 @@ def _lines(found: Info) -> Iterator[str]:
     yield from _splits(found)
     for split in found.splits:
         yield from _split_details(split, found)
-        for name, images in split.images.items():
-            yield f"{split.name}: {shorten(name)!r} has {images}"
+        yield from _values(split)
+    if found.duplicates is not None:
+        yield from _duplicates(found.duplicates)
 
 
 def _splits(found: Info) -> list[str]:
@@ -159,6 +182,72 @@ def _split_details(split: SplitOverview, found: Info) -> Iterator[str]:
         )
     else:
         yield from _classes(split.name, split.label, split.classes)
+
+
+def _values(split: SplitOverview) -> Iterator[str]:
+    """Yield the lines of images and of a table of values."""
+    of_all = split.values_of == split.records
+    of = f"all {split.values_of:,} examples"
+    if not of_all:
+        of = f"the first {split.values_of:,} examples"
+    for name, images in split.images.items():
+        yield f"{split.name}: {shorten(name)!r} has {images}"
+    for name, value in split.values.items():
+        if value.images is not None and name not in split.images:
+            note = "" if of_all else f" in {of}"
+            yield f"{split.name}: {shorten(name)!r} has {value.images}{note}"
+    if split.values_error:
+        yield f"{split.name}: the examples cannot be read: {split.values_error}"
+    rows = [
+        [
+            shorten(name),
+            *map(_number, (value.minimum, value.maximum, value.mean, value.nan)),
+            *map(_number, value.lengths or (None,) * 3),
+        ]
+        for name, value in split.values.items()
+        if value.images is None
+    ]
+    if rows:
+        yield f"{split.name}: values of {of}"
+        header = ["feature", "min", "max", "mean", "NaN", "shortest", "median", "longest"]
+        used = [at == 0 or any(row[at] != "-" for row in rows) for at in range(len(header))]
+        yield from table(
+            list(itertools.compress(header, used)),
+            [list(itertools.compress(row, used)) for row in rows],
+        )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _duplicates(found: Duplicates) -> Iterator[str]:
+    """Yield the lines of the duplicates."""
+    names = ", ".join(repr(shorten(name)) for name in found.features)
+    within = {name: count for name, count in found.within.items() if count}
+    if not within and not found.between:
+        yield f"no duplicates by {names}"
+        return
+    yield f"duplicates by {names}:"
+    for (first, second), count in found.between.items():
+        yield f"  {shorten(second)}: {count_of(count, 'example')} also in {shorten(first)}"
+    for name, count in within.items():
+        equal = count_of(count, "example")
+        yield f"  {shorten(name)}: {equal} equal to an earlier one of the split"
+    if found.conflicts:
+        yield f"  {count_of(found.conflicts, 'content')} with different classes"
+    rows = [
+        [
+            f"{shorten(split)} {number}{'' if pair.classes is None else f' ({of_class})'}"
+            for split, number, of_class in zip(
+                pair.splits, pair.ids, map(shorten, pair.classes or ("", "")), strict=True
+            )
+        ]
+        for pair in found.pairs
+    ]
+    yield from table(["example", "same content"], rows, "<<")
 
 
 def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]:
@@ -210,6 +299,19 @@ def _to_dict(found: Info) -> dict[str, Any]:
         "features": {name: describe_feature(kind) for name, kind in (found.features or {}).items()},
         "features_of_first_record_only": found.is_guess,
         "splits": {split.name: _split_to_dict(split) for split in found.splits},
+        "duplicates": None if found.duplicates is None else _duplicates_to_dict(found.duplicates),
+    }
+
+
+def _duplicates_to_dict(found: Duplicates) -> dict[str, Any]:
+    return {
+        "features": list(found.features),
+        "within": dict(found.within),
+        "between": [
+            {"splits": list(splits), "examples": count} for splits, count in found.between.items()
+        ],
+        "conflicts": found.conflicts,
+        "pairs": [asdict(pair) for pair in found.pairs],
     }
 
 
@@ -225,6 +327,9 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
         "label": split.label,
         "classes": None,
         "images": {name: each.to_json() for name, each in split.images.items()},
+        "values": {name: _values_to_dict(each) for name, each in split.values.items()},
+        "values_of": split.values_of,
+        "values_error": split.values_error,
     }
     if split.classes is not None:
         content["classes"] = {
@@ -239,6 +344,13 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
             ],
         }
     return content
+
+
+def _values_to_dict(value: ValueSummary) -> dict[str, Any]:
+    from covey.cli.values import to_json
+
+    images = None if value.images is None else value.images.to_json()
+    return to_json({**vars(value), "images": images})  # type: ignore[no-any-return]
 
 
 def histogram(counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:

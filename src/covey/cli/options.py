@@ -59,6 +59,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def picture(text: str) -> str:
+    """Parse the path of a picture to be written."""
+    if not text.lower().endswith((".png", ".jpg", ".jpeg")):
+        raise argparse.ArgumentTypeError(f"{text!r} must end with .png or .jpg")
+    return text
+
+
 def default(text: str) -> tuple[str, Any]:
     """Parse ``NAME=VALUE``, where the value is JSON or a string.
 

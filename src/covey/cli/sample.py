@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.options import add_path, add_running, positive, shows_progress, storage_options
-from covey.cli.output import describe_feature, print_json, print_lines, print_message, shorten
+from covey.cli.options import (
+    add_path,
+    add_running,
+    picture,
+    positive,
+    shows_progress,
+    storage_options,
+)
+from covey.cli.output import print_json, print_lines, print_message, shorten
 from covey.errors import FeatureError
-from covey.results import table
+from covey.results import MAX_TABLE_ROWS, count_of, table
 
 if TYPE_CHECKING:
     from covey import Dataset
@@ -34,6 +43,10 @@ examples:
 
 CLASSES_PER_BATCH = 8
 EXAMPLES_PER_CLASS = 4
+
+_MAX_VALUE_COLUMNS = 4
+_MIN_VALUE_WIDTH = 24
+_VALUES_WIDTH = 100
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -81,22 +94,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     saving.add_argument(
         "--save",
         metavar="FILE",
-        type=_picture,
+        type=picture,
         help="path of the sheet, .png or .jpg (default: <name of the dataset>-sample.png)",
     )
     saving.add_argument("--no-save", action="store_true", help="do not save a sheet")
     add_running(parser)
 
 
-def _picture(text: str) -> str:
-    if not text.lower().endswith((".png", ".jpg", ".jpeg")):
-        raise argparse.ArgumentTypeError(f"{text!r} must end with .png or .jpg")
-    return text
-
-
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     import covey
+    from covey.cli.values import to_json
 
     with covey.open(
         options.path,
@@ -111,10 +119,11 @@ def run(options: argparse.Namespace) -> None:
             dataset.features.select([options.select])  # raises if it does not exist
         batch = _draw(dataset, options)
         try:
+            _read(dataset, batch["classes"])
             batch["sheet"] = _save(dataset, batch["classes"], options)
         finally:  # the batch is printed even if the sheet fails
             if options.json:
-                print_json(batch)
+                print_json(to_json(batch))
             elif not options.quiet:
                 print_lines(*_describe(batch))
 
@@ -154,8 +163,17 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _read(dataset: Dataset, classes: list[dict[str, Any]]) -> None:
+    """Add the summaries of the examples to the classes of a batch."""
+    from covey.cli.values import read_examples
+
+    examples = read_examples(dataset, [number for each in classes for number in each["ids"]])
+    for each in classes:
+        each["examples"] = list(itertools.islice(examples, len(each["ids"])))
+
+
 def _describe(batch: dict[str, Any]) -> list[str]:
-    """Return a line for each class, and the path of the sheet."""
+    """Return a line for each class and each example, and the path of the sheet."""
     width = max(len(str(number)) for each in batch["classes"] for number in each["ids"])
     rows = [
         [
@@ -171,10 +189,39 @@ def _describe(batch: dict[str, Any]) -> list[str]:
         f"{'class' if classes == 1 else 'classes'} of {batch['label']!r}, {examples:,} "
         f"{'example' if examples == 1 else 'examples'}{' each' if classes > 1 else ''}",
         *table(["class", "label", "examples"], rows),
+        *_value_table(batch),
     ]
     if batch["sheet"] is not None:
         lines.append(f"images of {batch['sheet']['feature']!r}: {batch['sheet']['file']}")
     return lines
+
+
+def _value_table(batch: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table with a row for each example and a column for each feature."""
+    from covey.cli.values import describe_value
+
+    examples = [
+        (each["name"], example) for each in batch["classes"] for example in each.get("examples", ())
+    ]
+    if not examples:
+        return
+    names = [name for name in examples[0][1]["values"] if name != batch["label"]]
+    shown = names[:_MAX_VALUE_COLUMNS]
+    width = max(_MIN_VALUE_WIDTH, _VALUES_WIDTH // max(1, len(shown)))
+    rows = [
+        [
+            str(example["id"]),
+            shorten(name, 20),
+            *(describe_value(example["values"][each], width) for each in shown),
+        ]
+        for name, example in examples[:MAX_TABLE_ROWS]
+    ]
+    header = ["example", "class", *(shorten(each, width) for each in shown)]
+    yield from table(header, rows, "><" + "<" * len(shown))
+    if len(names) > len(shown):
+        yield f"  and {count_of(len(names) - len(shown), 'more feature')}; --json prints all"
+    if len(examples) > MAX_TABLE_ROWS:
+        yield f"  and {count_of(len(examples) - MAX_TABLE_ROWS, 'more example')}; --json prints all"
 
 
 def _save(
@@ -185,8 +232,8 @@ def _save(
         MAX_COLUMNS,
         MAX_ROWS,
         SheetRow,
+        choose_feature,
         draw_sheet,
-        image_features,
         save_sheet,
         thumbnails,
     )
@@ -195,7 +242,8 @@ def _save(
 
     if options.no_save:
         return None
-    feature = _choose(dataset, image_features(dataset, classes[0]["ids"][0]), options)
+    selected = [] if options.select is None else [options.select]
+    feature = choose_feature(dataset, classes[0]["ids"][0], selected, options.save)
     if feature is None:
         return None
     try:
@@ -216,23 +264,6 @@ def _save(
     if len(classes) > MAX_ROWS or len(classes[0]["ids"]) > MAX_COLUMNS:
         print_message(f"{path} has the first {MAX_ROWS} classes and {MAX_COLUMNS} examples of each")
     return {"file": path, "feature": feature}
-
-
-def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) -> str | None:
-    """Return the image feature of the sheet; None if there is none."""
-    if options.select is not None and options.select not in images:
-        kind = describe_feature(dataset.features[options.select])
-        others = f"images: {', '.join(images)}" if images else "there are no images"
-        raise FeatureError(f"it is {kind}, not an image; {others}", feature=options.select)
-    if not images and options.save is not None:
-        from covey.urls import shown
-
-        raise FeatureError(
-            f"{shown(options.save)} is not written: none of the features "
-            f"{', '.join(dataset.features)} is an image",
-            option="save",
-        )
-    return options.select or next(iter(images), None)
 
 
 def _default_file(path: str) -> str:

@@ -151,8 +151,8 @@ class TFRecordWriter:
         with ExitStack() as stack:
             writer = stack.enter_context(stage_split(str(self._directory), options))
             cache = _RecordCache(writer, options, DatumSchema(self.sparse_features))
-            title = f"caching {self.split}"
-            with Progress(self.progress, self.total_examples, title) as bar:
+            with Progress(self.progress, self.total_examples, "reading", subject=self.split) as bar:
+                bar.follow(lambda: cache.records)
                 for key, datum, record in self._records():
                     cache.add(key, datum, record, bar)
                 cache.spill(bar)
@@ -269,7 +269,7 @@ class TFRecordWriter:
                 known = read_entries(LocalStorage(), str(self._directory))
                 if known is not None:
                     entries = merge_entries(known, entries, str(self._directory))
-            with Progress(self.progress, cache.records, f"writing {self.split}") as bar:
+            with Progress(self.progress, cache.records, "writing", subject=self.split) as bar:
                 features = self._features(cache.schema)
                 shards = cache.write(features, self.label, bar, entries_to_json(entries))
         shard_info = {self.split: {shard.name: shard.records for shard in shards}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -179,20 +178,14 @@ class IndexBuilder:
     ) -> list[ScannedShard]:
         """Scan all shards: concurrently if there are enough of them, else their blocks."""
         threads = self.threads or cpu_count()
-        lock = threading.Lock()
         with (
             Progress(self.progress, None, "indexing") as bar,
             ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool,
         ):
-
-            def progress(records: int, size: int) -> None:
-                with lock:
-                    bar.add(records, size)
-
             by_shard = len(files.paths) >= threads
             executor = None if by_shard or threads == 1 else pool
             features = self.features if self.features is not None else self.declared
-            scan = _Scan(self, files, stats, reader, surveys, features, progress, executor)
+            scan = _Scan(self, files, stats, reader, surveys, features, bar.add, executor)
             tasks = (partial(scan.shard, number) for number in range(len(files.paths)))
             return list(ordered_map(tasks, pool if by_shard else None, threads))
 

@@ -1,25 +1,44 @@
-"""covey.info: the splits, features, classes and index of a dataset."""
+"""covey.info: the splits, features, classes, values, duplicates and index of a dataset."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from covey import _core
+from covey._progress import Progress
 from covey.classes import ClassTable
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.errors import CoveyError, DatasetError, FormatError, StorageError
-from covey.index import Index, IndexMetadata, ShardFiles, find_changed, index_names
+from covey.dataset.open import open_layout
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, StorageError
+from covey.index import (
+    Index,
+    IndexBuilder,
+    IndexMetadata,
+    ShardFiles,
+    find_changed,
+    index_names,
+)
 from covey.index.build import open_reader
 from covey.index.store import find_index
+from covey.maintenance.duplicates import ContentHashes
 from covey.maintenance.report import choose_splits, shown_path
 from covey.maintenance.scan import ShardReader
-from covey.results import Info, SplitOverview
+from covey.maintenance.values import ValueSurvey
+from covey.results import Duplicates, Info, SplitOverview, ValueSummary
 from covey.schema import Features
 from covey.schema.infer import survey_block, survey_kinds
+from covey.schema.merge import unify
+from covey.splits import SplitTerm
 from covey.untrusted import reports_errors
+
+MAX_SAMPLE_EXAMPLES = 1000
+"""Number of examples of a split whose values are summarized without ``deep=True``."""
+# Each is limited in records and bytes.
+_MAX_SAMPLE_READS = 4
 
 
 @reports_errors
@@ -27,36 +46,109 @@ def info(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     split: str | None = None,
+    deep: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> Info:
-    """Return an overview of a dataset, from its index and its metadata.
+    """Return an overview of a dataset: splits, features, classes, values, duplicates.
 
-    Nothing is written. No record is read, except the first one if the features are unknown.
+    Nothing is written beside the shards. Without ``deep=True``, the first examples of each split
+    are read for ``values``, if it has an index: at most 1,000, and at most 256 of a URL.
 
     Args:
         path: Dataset or files, as for :func:`covey.open`.
         split: Name of the split, or several: ``"train+test"`` (default: all).
+        deep: Read all examples: ``values`` are those of all examples, and ``duplicates`` are found
+            within and between the splits. Indexes that do not exist are built, as by
+            :func:`covey.open`.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
+        progress: Show a progress bar if `deep` (default: if stderr is a terminal).
+
+    Raises:
+        CorruptRecordError, ExampleError: If `deep`, and a record is corrupt.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", progress=False)
     >>> train, = info("birds").splits
-    >>> train.records, train.index, train.classes.counts.tolist()
-    (3, 'fresh', [2, 1])
+    >>> train.records, train.index, train.classes.counts.tolist(), train.values["song"].maximum
+    (3, 'fresh', [2, 1], 1.0)
+    >>> info("birds", deep=True).duplicates.conflicts
+    1
     """
     layout = find_layout(path, storage_options=storage_options)
     names = choose_splits(layout, split)
+    values: dict[str, _Values] = {}
+    duplicates = None
+    if deep and names:
+        values, duplicates = _read_all(layout, names, progress)
     states = {name: find_index_state(layout.splits[name]) for name in names}
     known = [state.metadata.features for state in states.values() if state.metadata is not None]
-    features = known[0] if known else layout.features
+    features = _common_features(known) if known else layout.features
     is_guess = features is None
     if features is None:
         features = _first_features([layout.splits[name].files for name in names])
-    splits = tuple(_overview(layout, name, state) for name, state in states.items())
-    return Info(shown_path(path), layout.kind, features, is_guess, splits)
+    for name, state in states.items():
+        if name not in values and state.index is not None:
+            values[name] = _read_first(layout, name, state.index)
+    splits = tuple(
+        _overview(layout, name, state, values.get(name, _Values()))
+        for name, state in states.items()
+    )
+    return Info(shown_path(path), layout.kind, features, is_guess, splits, duplicates)
 
 
-def _overview(layout: Layout, name: str, state: IndexState) -> SplitOverview:
+@dataclass(frozen=True)
+class _Values:
+    """Values of a split."""
+
+    summaries: Mapping[str, ValueSummary] = field(default_factory=dict)
+    examples: int = 0
+    error: str = ""
+
+
+def _read_first(layout: Layout, name: str, index: Index) -> _Values:
+    """Summarize the first examples of a split; an error is part of the result."""
+    builder = IndexBuilder(progress=False)
+    try:
+        terms = [SplitTerm(name)]
+        with open_layout(layout, terms, builder, indexes={name: index}) as dataset:
+            survey = ValueSurvey(dataset.features, dataset.label)
+            examples = 0
+            reads = 1 if layout.storage.is_remote else _MAX_SAMPLE_READS
+            for chunk in itertools.islice(dataset.raw.chunks(), reads):
+                ids = chunk[: MAX_SAMPLE_EXAMPLES - examples]
+                survey.add(dataset.decode(dataset.features, ids))
+                examples += len(ids)
+            return _Values(survey.summaries() if examples else {}, examples)
+    except (CoveyError, OSError) as error:
+        return _Values(error=str(error))
+
+
+def _read_all(
+    layout: Layout, names: Sequence[str], progress: bool | None
+) -> tuple[dict[str, _Values], Duplicates | None]:
+    """Summarize all examples of splits, and find those of equal content."""
+    values: dict[str, _Values] = {}
+    contents = ContentHashes()
+    known = [layout.splits[name].records for name in names]
+    total = None if None in known else sum(sum(each or ()) for each in known)
+    builder = IndexBuilder(progress=progress)
+    with Progress(progress, total, "reading") as bar:
+        for name in names:
+            with open_layout(layout, [SplitTerm(name)], builder) as dataset:
+                survey = ValueSurvey(dataset.features, dataset.label)
+                contents.begin(name, dataset)
+                for ids in dataset.raw.chunks():
+                    columns = dataset.decode(dataset.features, ids)
+                    survey.add(columns)
+                    contents.add(columns)
+                    bar.add(len(ids), 0)
+                values[name] = _Values(survey.summaries() if len(dataset) else {}, len(dataset))
+        bar.rename("comparing")
+        return values, contents.duplicates()
+
+
+def _overview(layout: Layout, name: str, state: IndexState, values: _Values) -> SplitOverview:
     split = layout.splits[name]
     storage, paths = split.files.storage, split.files.paths
     stats = storage.stat(paths)
@@ -87,7 +179,18 @@ def _overview(layout: Layout, name: str, state: IndexState) -> SplitOverview:
         label=None if metadata is None else metadata.label,
         classes=classes,
         images={} if index is None else index.metadata.images or {},
+        values=values.summaries,
+        values_of=values.examples,
+        values_error=values.error,
     )
+
+
+def _common_features(known: Sequence[Features]) -> Features:
+    """Return the features of all splits; those of the first one if there are no common ones."""
+    try:
+        return unify(*known)
+    except FeatureError:
+        return known[0]
 
 
 def _first_features(files: list[ShardFiles]) -> Features | None:

@@ -41,7 +41,6 @@ from covey.maintenance.scan import (
     ExampleCheck,
     ShardReader,
     ShardScanner,
-    locked_progress,
     scan_shards,
 )
 from covey.maintenance.verify import expected_features
@@ -246,7 +245,7 @@ class _SplitRepair:
             self.name,
             self._split.files,
             ExampleCheck(features, self._label),
-            locked_progress(self._bar),
+            self._bar.add,
             self._split.records,
             self._mmap,
             only_lost=True,
@@ -292,7 +291,7 @@ class _SplitRepair:
             features = _merge_features(writer, features)
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
-            self._bar.begin(f"writing {split}", self.records)
+            self._bar.begin("writing", self.records, subject=split)
             return writer.write(
                 [_ValidRecords(self._split.files, self.shards)],
                 features,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.errors import CorruptRecordError, CoveyError, FileChangedError
 from covey.filenames import strip_record_suffixes
@@ -272,17 +270,6 @@ class ScannedRows:
         """Return the class ids, and which of them are known; None without a label."""
         labels = np.concatenate(self._labels)
         return (labels, np.concatenate(self._known)) if len(labels) else None
-
-
-def locked_progress(bar: Progress) -> Callable[[int, int], None]:
-    """Return a function that adds to a progress bar from several threads."""
-    lock = threading.Lock()
-
-    def add(records: int, size: int) -> None:
-        with lock:
-            bar.add(records, size)
-
-    return add
 
 
 def scan_shards(

@@ -37,7 +37,6 @@ from covey.maintenance.scan import (
     CheckedShard,
     ExampleCheck,
     ShardScanner,
-    locked_progress,
     scan_shards,
 )
 from covey.results import Report
@@ -86,8 +85,8 @@ def verify(
     with ExitStack() as stack:
         known = [layout.splits[name].records for name in names]
         total = None if None in known else sum(sum(each or ()) for each in known)
-        bar = locked_progress(stack.enter_context(Progress(progress, total, "verifying")))
-        splits = [_SplitCheck(layout, name, stack, bar, mmap) for name in names]
+        bar = stack.enter_context(Progress(progress, total, "verifying"))
+        splits = [_SplitCheck(layout, name, stack, bar.add, mmap) for name in names]
         scans = [scan for each in splits for scan in each.scans()]
         scanned = iter(scan_shards(scans, thread_count(threads)))
         for each in splits:

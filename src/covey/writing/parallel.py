@@ -22,17 +22,33 @@ from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
 
 def encode_examples(
-    examples: Input, options: WriteOptions, schema: WriteSchema, sink: ChunkSink
+    examples: Input,
+    options: WriteOptions,
+    schema: WriteSchema,
+    sink: ChunkSink,
+    *,
+    follow: Callable[[Callable[[], int]], None] = lambda count: None,
 ) -> ItemEncoder:
     """Encode all examples of an input, on as many threads or processes as the options request.
+
+    Args:
+        examples: The input.
+        options: Options of the write.
+        schema: Features and label.
+        sink: Receiver of the chunks.
+        follow: Called with a function that returns the number of examples read so far.
 
     Returns:
         The encoder, which has the features.
     """
     encoder = ItemEncoder(options, schema, sink)
     if options.encode_workers > 1:
-        _ParallelEncoder(examples, options, schema, encoder).run()
-    elif examples.by_index:
+        parallel = _ParallelEncoder(examples, options, schema, encoder)
+        follow(parallel.count_read)
+        parallel.run()
+        return encoder
+    follow(encoder.count_read)
+    if examples.by_index:
         encoder.encode(_fetch(examples.items, range(examples.length or 0)))
     else:
         encoder.encode(() if examples.items is None else examples.items)
@@ -78,6 +94,12 @@ class _ParallelEncoder:
         self._schema = schema
         self._encoder = encoder
         self._part_examples = 1  # examples of the next part
+        self._part: list[Any] = []  # the part that is read
+        self._first = 0  # position of its first example
+
+    def count_read(self) -> int:
+        """Return the number of examples read so far; another thread may call it."""
+        return max(self._encoder.count_read(), self._first + len(self._part))
 
     def run(self) -> None:
         executor, parts, encode = self._start()
@@ -158,6 +180,7 @@ class _ParallelEncoder:
         first = 0
         while True:
             part: list[Any] = []
+            self._first, self._part = first, part
             try:
                 part.extend(map(copy_arrays, itertools.islice(items, self._part_examples)))
             except CoveyError:

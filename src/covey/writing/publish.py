@@ -26,6 +26,7 @@ from typing import Any
 
 from covey._files import temporary_name
 from covey._locks import DeferredSignals, interrupted
+from covey._progress import Progress
 from covey.dataset_info import DatasetInfo, dataset_name
 from covey.errors import CommittedError, CoveyError, DatasetError, FileChangedError
 from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sidecar
@@ -161,10 +162,13 @@ class RemoteStaging:
 
     # Publishing.
 
-    def publish(self) -> None:
+    def publish(self, progress: Progress | None = None) -> None:
         """Upload the new version, and switch to it by one PUT of ``dataset_info.json``.
 
         SIGINT and SIGTERM are held back during the switch and what follows it.
+
+        Args:
+            progress: Progress bar of the uploaded files.
 
         Raises:
             DatasetError: If another process has changed the dataset; its changes remain.
@@ -173,6 +177,8 @@ class RemoteStaging:
         after = self._snapshot()
         changed = [name for name in sorted(after) if self._before.get(name) != after[name]]
         early, late = self._order(changed)
+        if progress is not None:
+            progress.begin("uploading", len(early), unit="files")
         copies = {state: name for name, state in self._before.items()}
         uploaded: list[str] = []
         try:
@@ -183,8 +189,12 @@ class RemoteStaging:
                 source = copies.get(after[name])
                 if source is None or not self._copy(source, name):
                     self._storage.upload(os.fspath(self.directory / name), self._path(name))
+                if progress is not None:
+                    progress.add(1, (self.directory / name).stat().st_size)
             uploaded += sidecars
             self._replace_sidecars(sidecars)
+            if progress is not None:
+                progress.add(len(sidecars), 0)
         except BaseException:
             self._undo(uploaded)
             raise

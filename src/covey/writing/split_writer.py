@@ -61,8 +61,9 @@ def stage_split(
     appends = options.mode == "append"
     with RemoteStaging(path, options.splits, appends=appends, options=storage_options) as remote:
         with staged(remote.directory, options.split) as staging:
-            yield SplitWriter(path, options, staging, unique=True)
-        remote.publish()
+            writer = SplitWriter(path, options, staging, unique=True)
+            yield writer
+        remote.publish(writer.progress)
 
 
 @contextmanager
@@ -105,6 +106,8 @@ class SplitWriter:
 
     targets: tuple[TargetSplit, ...]
     """The splits, and the dataset before the write."""
+    progress: Progress | None = None
+    """Progress bar of :meth:`write`, which an upload continues."""
 
     def __init__(self, path: str, options: WriteOptions, staging: Staging, *, unique: bool) -> None:
         self.staging = staging
@@ -167,6 +170,7 @@ class SplitWriter:
             list_shards: Whether to write datum's ``shard_info.json``. If the dataset has that
                 file, it is always updated.
         """
+        self.progress = progress
         splits = [
             self._stage(target, records, features, classes, progress, cuts)
             for target, records in zip(self.targets, ordered, strict=True)
@@ -206,6 +210,7 @@ class SplitWriter:
         cuts: Cuts | None,
     ) -> _StagedSplit:
         """Write the shards and the index of a split into the staging directory."""
+        progress.rename("writing")
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
         compression = self._choose_compression(target)
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
@@ -213,6 +218,7 @@ class SplitWriter:
         old, new, checksum, old_images = self._write_shards(
             target, ordered, classes, cuts, rows, compression, progress, images
         )
+        progress.rename("indexing")
         target = target.with_new_token()
         names = index_names(target.stem)
         os.rename(rows, directory / names["rows"])

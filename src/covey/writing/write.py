@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,17 +166,22 @@ class _WriteCall:
     def run(self, path: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
         """Write the split, and return its summary."""
         options = self.options
-        with stage_split(path, options, storage_options) as writer:
+        # The bar is closed last: the end of stage_split uploads the files of a URL.
+        with (
+            ExitStack() as stack,
+            stage_split(path, options, storage_options) as writer,
+        ):
             schema = resolve_schema(options, self.input, writer.targets, writer.known_schema())
-            title = f"{writer.target.name} {' and '.join(options.splits)}"
-            with Progress(self.progress, self.input.length, title) as progress:
-                return self._encode_and_write(writer, schema, progress)
+            subject = f"{writer.target.name} {' and '.join(options.splits)}"
+            bar = Progress(self.progress, self.input.length, "reading", subject=subject)
+            return self._encode_and_write(writer, schema, stack.enter_context(bar))
 
     def _encode_and_write(
         self, writer: SplitWriter, schema: WriteSchema, progress: Progress
     ) -> WriteResult:
         skipped: list[SkippedRecord] = []
         if self.input.columns is not None:
+            progress.rename("sorting")
             ordered = sort_columns(self.input, self.options, schema)
         else:
             ordered = self._sort_items(schema, writer.staging.path, progress, skipped)
@@ -185,6 +191,7 @@ class _WriteCall:
                 f"there are no examples to write as split {self.options.split!r}{reasons}",
                 path=writer.target.directory,
             )
+        progress.begin("writing", sum(records.records for records in ordered.splits))
         result = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
         return replace(result, skipped=tuple(skipped))
 
@@ -200,13 +207,14 @@ class _WriteCall:
         with RecordSorter(
             directory, self.options, schema, class_names=class_names, progress=progress.add
         ) as sorter:
-            encoder = encode_examples(self.input, self.options, schema, sorter)
+            encoder = encode_examples(
+                self.input, self.options, schema, sorter, follow=progress.follow
+            )
             skipped.extend(sorter.skipped)
             if sorter.is_empty():
                 return RecordsToWrite(Features({}), Classes(Features({}), None), [])
-            ordered = sorter.finish(encoder.final_features())
-        progress.begin("writing", sum(records.records for records in ordered.splits))
-        return ordered
+            progress.rename("sorting")
+            return sorter.finish(encoder.final_features())
 
 
 def resolve_schema(
