@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError
+from covey.errors import DatasetError, list_names, shorten
 
 CLASS_DTYPE = np.dtype([("label", "<i8"), ("first", "<u8"), ("records", "<u8")])
 
@@ -135,9 +135,14 @@ class ClassTable:
         class_id = self._class_id(label)
         position = int(np.searchsorted(self.labels, class_id)) if class_id is not None else 0
         if class_id is None or class_id not in self.labels[position : position + 1]:
-            few = ", ".join(map(repr, map(self._name, self._table["label"][:8].tolist())))
-            more = " and more" if len(self) > 8 else ""
-            raise DatasetError(f"there is no record of class {label!r}; there are {few}{more}")
+            few = list_names(map(self._name, self._table["label"][:8].tolist()))
+            more = f" and {len(self) - 8:,} more" if len(self) > 8 else ""
+            shown = shorten(label) if isinstance(label, str) else label
+            raise DatasetError(
+                f"there is no record of class {shown!r}; there are {few}{more}",
+                found=label,
+                choices=self,
+            )
         return position
 
     def _class_id(self, label: int | str | bytes) -> int | None:

@@ -25,13 +25,20 @@ flow uses types and fields, never the message.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # Longer values are abbreviated in messages.
 _MAX_SHOWN = 120
+_MAX_NAME = 40
+
+# Limits of the search for a similar name: a dataset may have millions of classes.
+_MAX_NAMES = 100_000
+_MAX_CANDIDATES = 1_000
+_SIMILAR = 0.6
 
 
 def escape(text: str, *, keep: str = "") -> str:
@@ -53,6 +60,54 @@ def escape(text: str, *, keep: str = "") -> str:
     return "".join(
         each if each.isprintable() or each in keep else json.dumps(each)[1:-1] for each in text
     )
+
+
+def shorten(name: str, width: int = _MAX_NAME) -> str:
+    """Return a name of at most `width` characters, without control characters.
+
+    >>> shorten("Puffinus puffinus mauretanicus", 20)
+    'Puffinus puffinus...'
+    """
+    escaped = escape(name[: width + 1])
+    return escaped if len(escaped) <= width else f"{escaped[: width - 3]}..."
+
+
+def list_names(names: Iterable[str], limit: int = 12) -> str:
+    """Return names for a message, at most `limit` of them.
+
+    >>> list_names("abcd", limit=2), list_names("ab")
+    ("'a', 'b' and 2 more", "'a', 'b'")
+    """
+    rest = iter(names)
+    listed = [_shown(str(name), 60) for name in itertools.islice(rest, limit)]
+    more = sum(1 for _ in rest)
+    return f"{', '.join(listed)}{f' and {more:,} more' if more else ''}" or "none"
+
+
+def closest(name: object, names: Iterable[str]) -> str | None:
+    """Return the name that is most similar to an invalid one; None if none is similar.
+
+    Case is ignored. The search is limited to the first 100,000 names.
+
+    >>> closest("specie", ["image", "species"]), closest("x", ["image", "species"])
+    ('species', None)
+    """
+    import difflib
+
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace")
+    if not isinstance(name, str) or not name or len(name) > _MAX_SHOWN:
+        return None
+    # The ratio of strings of lengths m and n is at most 2 * min(m, n) / (m + n).
+    low, high = _SIMILAR / (2 - _SIMILAR) * len(name), (2 - _SIMILAR) / _SIMILAR * len(name)
+    similar = (
+        each
+        for each in itertools.islice(names, _MAX_NAMES)
+        if isinstance(each, str) and low <= len(each) <= high
+    )
+    folded = {each.casefold(): each for each in itertools.islice(similar, _MAX_CANDIDATES)}
+    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SIMILAR)
+    return folded[found[0]] if found else None
 
 
 class _Unset:
@@ -83,10 +138,16 @@ class CoveyError(Exception):
         option: Name of the argument.
         found: Invalid value of the argument or field.
         allowed: Description of the valid values: ``"an integer >= 1"``.
-        remedy: What the caller can do, as a clause.
+        choices: Valid values, if they are names. They are the default of `allowed`, and the message
+            suggests the most similar to `found`.
+        remedy: What the caller can do: a clause, or several that are joined by ``", or "``. An
+            argument is written as ``mode='append'`` or ``label=``. The command line shows its
+            options instead, and omits the clauses with arguments for which it has none.
 
     >>> str(PlanError(option="threads", found=-1, allowed="an integer >= 0"))
     'threads is -1; must be an integer >= 0'
+    >>> str(PlanError(option="mode", found="spilt", choices=("split", "independent")))
+    "mode is 'spilt'; must be one of 'split', 'independent'; did you mean 'split'?"
     >>> str(FormatError("the checksum does not match", path="a.tfrecord", record=3, offset=96))
     'a.tfrecord: record 3 at byte 96: the checksum does not match'
     """
@@ -103,7 +164,8 @@ class CoveyError(Exception):
         feature: str | None = None,
         option: str | None = None,
         found: Any = UNSET,
-        allowed: str = "",
+        allowed: str | None = None,
+        choices: Iterable[str] = (),
         remedy: str = "",
     ) -> None:
         super().__init__(reason)
@@ -116,8 +178,24 @@ class CoveyError(Exception):
         self.feature = feature
         self.option = option
         self.found = found
+        # A mapping or a table of classes is not copied.
+        self._choices = choices
+        self._suggestion: str | None = None
+        if allowed is None:
+            allowed = f"one of {list_names(choices)}" if choices and option is not None else ""
         self.allowed = allowed
         self.remedy = remedy
+
+    @property
+    def suggestion(self) -> str | None:
+        """The valid name that is most similar to ``found``; None if none is similar.
+
+        It is searched on first use: errors that are handled are not formatted.
+        """
+        choices, self._choices = self._choices, ()
+        if choices:
+            self._suggestion = closest(self.found, choices)
+        return self._suggestion
 
     def message(self, option_name: Callable[[str], str] = str) -> str:
         """Return the message.
@@ -146,6 +224,8 @@ class CoveyError(Exception):
         if self.allowed:
             what.append(f"must be {self.allowed}")
         what += [each for each in (self.reason, self.remedy) if each]
+        if self.suggestion is not None:
+            what.append(f"did you mean {_shown(self.suggestion)}?")
         # Names from files are part of messages, and messages are printed.
         return escape(": ".join([*where, "; ".join(what)]), keep="\n")
 
@@ -153,6 +233,7 @@ class CoveyError(Exception):
         return self.message()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        _ = self.suggestion  # the choices are not pickled
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -248,9 +329,10 @@ class SmallClassesWarning(UserWarning):
         return escape(super().__str__(), keep="\n")
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+def _shown(value: object, width: int = _MAX_SHOWN) -> str:
+    text = repr(value[:width] if isinstance(value, (str, bytes)) else value)
+    is_cut = len(text) > width or (isinstance(value, (str, bytes)) and len(value) > width)
+    return f"{text[: width - 3]}..." if is_cut else text
 
 
 def _restore(

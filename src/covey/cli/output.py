@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import CoveyError, DatasetError, escape
+from covey.errors import shorten as shorten
 
 if TYPE_CHECKING:
     from covey import Feature
@@ -109,12 +110,6 @@ def class_cells(counts: Sequence[int]) -> list[str]:
         return ["-", "-"]
     few, many = min(counts), max(counts)
     return [f"{len(counts):,}", f"{few:,}" if few == many else f"{few:,} to {many:,}"]
-
-
-def shorten(name: str, width: int = 40) -> str:
-    """Return a name of at most `width` characters."""
-    escaped = escape(name[: width + 1])
-    return escaped if len(escaped) <= width else f"{escaped[: width - 3]}..."
 
 
 def describe_feature(feature: Feature) -> str:

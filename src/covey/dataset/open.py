@@ -83,7 +83,7 @@ def open(  # noqa: A001 - like gzip.open
     (3, ('owl', 'wren'), [2, 1])
     """
     if on_error not in ("raise", "skip"):
-        raise DatasetError(option="on_error", found=on_error, allowed="'raise' or 'skip'")
+        raise DatasetError(option="on_error", found=on_error, choices=("raise", "skip"))
     builder = IndexBuilder(
         declared=None if features is None else Features(features),
         label=GUESS if label is None else label,

@@ -114,7 +114,7 @@ def repair(
     """
     started = time.perf_counter()
     if mode not in ("error", "overwrite"):
-        raise DatasetError(option="mode", found=mode, allowed="'error' or 'overwrite'")
+        raise DatasetError(option="mode", found=mode, choices=("error", "overwrite"))
     if output is None:
         if not isinstance(path, (str, os.PathLike)):
             allowed = "a directory or URL if the path is a list of files"

@@ -170,7 +170,7 @@ class Plan(ABC):
                 option="rank", found=rank, allowed=f"below world_size, which is {world_size}"
             )
         if mode not in MODES:
-            raise PlanError(option="mode", found=mode, allowed="'split' or 'independent'")
+            raise PlanError(option="mode", found=mode, choices=("split", "independent"))
         if mode == "split" and world_size > self._units:
             raise PlanError(
                 f"a batch of {self._units} units cannot be split over {world_size} ranks",

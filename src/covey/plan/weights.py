@@ -70,8 +70,7 @@ def choose(
         DatasetError: If a class of `class_list` does not exist.
     """
     if small_classes not in SMALL_CLASSES:
-        allowed = ", ".join(map(repr, SMALL_CLASSES))
-        raise PlanError(option="small_classes", found=small_classes, allowed=f"one of {allowed}")
+        raise PlanError(option="small_classes", found=small_classes, choices=SMALL_CLASSES)
     positions = np.arange(len(table), dtype=np.int64)
     if class_list is not None:
         if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
@@ -145,7 +144,10 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     if isinstance(given, str):
         if given not in NAMED:
             raise PlanError(
-                option="class_weights", found=given, allowed="'sqrt', 'size', an array or a dict"
+                option="class_weights",
+                found=given,
+                allowed="'sqrt', 'size', an array or a dict",
+                choices=NAMED,
             )
         return counts if given == "size" else np.sqrt(counts)
     weights = _of_all(given, eligible.table)[eligible.positions]

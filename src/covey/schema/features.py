@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError
+from covey.errors import FeatureError, list_names, shorten
 from covey.schema.codec import (
     MAX_DEPTH,
     ExampleBlock,
@@ -231,8 +231,11 @@ class Features(Mapping[str, Feature]):
                 raise self._unknown(name)
 
     def _unknown(self, name: str) -> FeatureError:
-        known = ", ".join(self) or "none"
-        return FeatureError(f"there is no feature {name!r}; the features are: {known}")
+        return FeatureError(
+            f"there is no feature {shorten(str(name))!r}; the features are {list_names(self)}",
+            found=name,
+            choices=self,
+        )
 
     def without_defaults(self) -> Features:
         """Return the features with all of them required."""

@@ -175,7 +175,7 @@ def find_kind(name: str) -> Kind:
     for kind in KINDS.values():
         if fold(kind.name) == fold(name):
             return kind
-    raise SourceError(option="kind", found=name, allowed=f"one of {list_names(KINDS, 99)}")
+    raise SourceError(option="kind", found=name, choices=KINDS)
 
 
 def check_file(probed: ProbedPath, kind: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, overload
 
 from covey.errors import CoveyError, SourceError
+from covey.errors import list_names as list_names
 from covey.labels import LABEL_NAMES
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
@@ -105,21 +106,7 @@ def check_label(label: str | None, names: Iterable[str], path: str) -> None:
     """Raise SourceError if the requested label is not one of the features."""
     listed = list(names)
     if label is not None and label not in listed:
-        raise source_error(
-            path, "", option="label", found=label, allowed=f"one of {list_names(listed)}"
-        )
-
-
-def list_names(names: Iterable[str], limit: int = 8) -> str:
-    """Return names for a message, at most `limit` of them.
-
-    >>> list_names("abcd", limit=2)
-    "'a', 'b' and 2 more"
-    """
-    listed = [repr(name) for name in names]
-    if len(listed) > limit:
-        return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
-    return ", ".join(listed) or "none"
+        raise source_error(path, "", option="label", found=label, choices=listed)
 
 
 def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
@@ -137,9 +124,7 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
         found = [name for name in listed if name.lower() in synonyms]
         if split in synonyms and len(found) == 1:
             return found[0]
-    raise source_error(
-        path, "", option="split", found=split, allowed=f"one of {list_names(listed)}"
-    )
+    raise source_error(path, "", option="split", found=split, choices=listed)
 
 
 def files_of_split(files: Sequence[str], split: str | None, path: str) -> list[str]:
