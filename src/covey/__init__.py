@@ -102,7 +102,12 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"covey.{name}")
     if name not in _MODULES:
-        raise AttributeError(f"module 'covey' has no attribute {name!r}")
+        from covey.errors import closest
+
+        similar = closest(name, __dir__())
+        hint = "" if similar is None else f"; did you mean {similar!r}?"
+        # Python suggests names of `obj` as well.
+        raise AttributeError(f"module 'covey' has no attribute {name!r}{hint}", name=name, obj=None)
     value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

@@ -25,11 +25,17 @@ flow uses types and fields, never the message.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 # Longer values are abbreviated in messages.
 _MAX_SHOWN = 120
@@ -110,6 +116,64 @@ def closest(name: object, names: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
+# Clauses of a remedy, and the arguments in them: `mode='append'`, `shards=2`, `label=`.
+_CLAUSES = re.compile(r"(, or |; )")
+_ARGUMENT = re.compile(r"(?<![(\w])([a-z][a-z_.]*)=('[^']*'|\w[\w.]*(?:\(\))?|)")
+
+
+def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str:
+    """Return a remedy without the clauses that the caller cannot follow.
+
+    Args:
+        remedy: Clauses, joined by ``", or "`` or ``"; "``.
+        argument: Function of the name of an argument and of its value, which may be empty; returns
+            what to show, or None if the caller does not have the argument.
+
+    >>> remedy = "pass mode='append' to add to it, or omit features="
+    >>> adapt_remedy(remedy, lambda name, value: f"--{name} {value}" if name == "mode" else None)
+    'pass --mode append to add to it'
+    """
+    parts = ["", *_CLAUSES.split(remedy)]
+    kept: list[str] = []
+    for separator, clause in zip(parts[::2], parts[1::2], strict=True):
+        shown = {
+            each[0]: argument(each[1], each[2].strip("'")) for each in _ARGUMENT.finditer(clause)
+        }
+        if None in shown.values():
+            continue
+        text = _ARGUMENT.sub(lambda each, shown=shown: shown[each[0]], clause)
+        kept += [separator, text] if kept else [text]
+    return "".join(kept)
+
+
+def checks_keywords(
+    also: Iterable[str] = (),
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Decorate a function: the error of an unknown keyword argument suggests a similar one.
+
+    Args:
+        also: Names that the function accepts as ``**options``.
+    """
+
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
+        names = {*inspect.signature(function).parameters, *also}
+
+        @functools.wraps(function)
+        def checked(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            for name in kwargs:
+                if name not in names:
+                    similar = closest(name, sorted(names))
+                    hint = "" if similar is None else f"; did you mean {similar!r}?"
+                    raise TypeError(
+                        f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+                    )
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
 class _Unset:
     """Type of :data:`UNSET`."""
 
@@ -140,9 +204,9 @@ class CoveyError(Exception):
         allowed: Description of the valid values: ``"an integer >= 1"``.
         choices: Valid values, if they are names. They are the default of `allowed`, and the message
             suggests the most similar to `found`.
-        remedy: What the caller can do: a clause, or several that are joined by ``", or "``. An
-            argument is written as ``mode='append'`` or ``label=``. The command line shows its
-            options instead, and omits the clauses with arguments for which it has none.
+        remedy: What the caller can do: a clause, or several that are joined by ``", or "`` and do
+            not depend on each other. An argument is written as ``mode='append'`` or ``label=``, so
+            that :func:`adapt_remedy` finds it.
 
     >>> str(PlanError(option="threads", found=-1, allowed="an integer >= 0"))
     'threads is -1; must be an integer >= 0'

@@ -386,7 +386,7 @@ class TestInvalidSchemas:
             (lambda: Sparse("str", (3,)), "must be a number, not float64"),
             (lambda: Steps("int64", (None, None)), r"must be known, or \(None,\)"),
             (lambda: Image((3, 3)), "three dimensions"),
-            (lambda: Image(dtype="float32"), "must be 'uint8' or 'uint16'"),
+            (lambda: Image(dtype="float32"), "must be one of 'uint8', 'uint16'"),
             (lambda: Image(format="tiff"), "must be one of"),
             (lambda: Image(channels=2), "channels is 2; must be 1, 3, 4 or None"),
             (lambda: Image(channels=True), "channels is True; must be 1, 3, 4 or None"),

@@ -192,7 +192,7 @@ def _check_missing(split: SplitFiles, layout: Layout, on_error: OnError) -> None
         raise DatasetError(
             reason,
             path=layout.path,
-            remedy="to open the others, pass a list of files, or on_error='skip'",
+            remedy="pass path= as a list of files to open the others, or pass on_error='skip'",
         )
     warnings.warn(f"{layout.path}: {reason}", SkippedRecordsWarning, stacklevel=5)
 

@@ -143,7 +143,9 @@ def repair(
             raise DatasetError(
                 f"there are no valid records{reason}",
                 path=layout.path,
-                remedy="" if lost else "pass shards that the metadata does not list as files",
+                remedy=""
+                if lost
+                else "pass path= as a list of files if the metadata does not list them",
             )
         written = tuple(
             each.write(target, targets[each.name], mode, storage_options, common) for each in splits
@@ -383,7 +385,7 @@ def _merge_features(writer: SplitWriter, features: Features) -> Features:
                 f"{describe(each.second)} in the repaired dataset",
                 path=writer.target.directory,
                 feature=each.name,
-                remedy="pass another output",
+                remedy="pass another output=",
             )
     return unify(base, features)
 

@@ -111,7 +111,8 @@ def _report(
     if small_classes == "error":
         raise PlanError(
             reason,
-            remedy="reduce examples_per_class, or pass small_classes='repeat' or 'drop'",
+            remedy="reduce examples_per_class=, or pass small_classes='repeat', or pass "
+            "small_classes='drop'",
         )
     action = "their examples are repeated" if small_classes == "repeat" else "they are dropped"
     warnings.warn(f"{reason}; {action}", SmallClassesWarning, stacklevel=_stack_level())

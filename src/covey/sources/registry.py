@@ -158,7 +158,7 @@ def open_source(
     raise source_error(
         probed.path,
         f"found {probed.describe()}, which has no supported format ({supported})",
-        remedy="specify kind if it has one of them",
+        remedy="pass kind= if it has one of them",
     )
 
 
