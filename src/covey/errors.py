@@ -116,9 +116,10 @@ def closest(name: object, names: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
-# Clauses of a remedy, and the arguments in them: `mode='append'`, `shards=2`, `label=`.
+# Clauses of a remedy, and the arguments in them: mode='append', shards=2, label=. Commands between
+# backticks are not changed.
 _CLAUSES = re.compile(r"(, or |; )")
-_ARGUMENT = re.compile(r"(?<![(\w])([a-z][a-z_.]*)=('[^']*'|\w[\w.]*(?:\(\))?|)")
+_ARGUMENT = re.compile(r"`[^`]*`|(?<![(\w])([a-z][a-z_.]*)=('[^']*'|\w[\w.]*(?:\(\))?|)")
 
 
 def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str:
@@ -126,22 +127,21 @@ def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str
 
     Args:
         remedy: Clauses, joined by ``", or "`` or ``"; "``.
-        argument: Function of the name of an argument and of its value, which may be empty; returns
-            what to show, or None if the caller does not have the argument.
+        argument: Function of the name of an argument and of its value, as Python code or empty;
+            returns what to show, or None if the caller does not have the argument.
 
     >>> remedy = "pass mode='append' to add to it, or omit features="
     >>> adapt_remedy(remedy, lambda name, value: f"--{name} {value}" if name == "mode" else None)
-    'pass --mode append to add to it'
+    "pass --mode 'append' to add to it"
     """
     parts = ["", *_CLAUSES.split(remedy)]
     kept: list[str] = []
     for separator, clause in zip(parts[::2], parts[1::2], strict=True):
-        shown = {
-            each[0]: argument(each[1], each[2].strip("'")) for each in _ARGUMENT.finditer(clause)
-        }
+        arguments = [each for each in _ARGUMENT.finditer(clause) if each[1] is not None]
+        shown = {each[0]: argument(each[1], each[2]) for each in arguments}
         if None in shown.values():
             continue
-        text = _ARGUMENT.sub(lambda each, shown=shown: shown[each[0]], clause)
+        text = _ARGUMENT.sub(lambda each, shown=shown: shown.get(each[0], each[0]), clause)
         kept += [separator, text] if kept else [text]
     return "".join(kept)
 

@@ -105,7 +105,7 @@ def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Resul
     names = inspect.signature(function).parameters
 
     def argument(name: str, value: str) -> str | None:
-        return (f"{name}={value!r}" if value else f"{name}=") if name in names else None
+        return f"{name}={value}" if name in names else None
 
     @checks_keywords()
     @functools.wraps(function)

@@ -78,6 +78,7 @@ class OptionNames:
 
     def value(self, argument: str, value: str) -> str | None:
         """Return the option of an argument with a value; None if the command does not have it."""
+        value = value.strip("'")
         action = self._find(argument)
         if action is None or not action.option_strings:
             return None

@@ -174,7 +174,7 @@ class Plan(ABC):
         if mode == "split" and world_size > self._units:
             raise PlanError(
                 f"a batch of {self._units} units cannot be split over {world_size} ranks",
-                remedy="use larger batches, or mode='independent'",
+                remedy="use larger batches, or pass mode='independent'",
             )
         other = self._copy()
         other.__dict__.pop("batches_per_epoch", None)  # depends on the ranks
