@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from covey import sources as sources
     from covey import tfrecord as tfrecord
     from covey import writer as writer
+    from covey._html import show
     from covey.dataset.dataset import Dataset
     from covey.dataset.open import open  # noqa: A004
     from covey.errors import CoveyError
@@ -55,6 +56,7 @@ _MODULES = {
     "info": "covey.maintenance.info",
     "open": "covey.dataset.open",
     "repair": "covey.maintenance.repair",
+    "show": "covey._html",
     "verify": "covey.maintenance.verify",
     "write": "covey.writing.write",
 }
@@ -93,6 +95,7 @@ __all__ = [
     "info",
     "open",
     "repair",
+    "show",
     "verify",
     "write",
 ]

@@ -6,12 +6,13 @@ RepairResult has values of JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey._progress import format_bytes
-from covey.errors import escape
+from covey.errors import escape, shorten
 
 if TYPE_CHECKING:
     from covey.classes import ClassTable
@@ -31,6 +32,8 @@ __all__ = [
     "WriteResult",
 ]
 
+MAX_OUTLINE_ROWS = 8
+"""Most rows of an outline."""
 MAX_TABLE_ROWS = 50
 """Most problems in the table of a report."""
 
@@ -77,6 +80,16 @@ class WriteResult:
     held_out: WriteResult | None = field(default=None, repr=False)
     """The held-out split, with ``hold_out``."""
 
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes):,} classes of {self.label!r}" if self.classes else ""
+        skipped = f", {len(self.skipped):,} skipped" if self.skipped else ""
+        held_out = "" if self.held_out is None else f"; held out: {self.held_out!r}"
+        return (
+            f"<WriteResult: {shorten(self.path, 80)}: split {self.split!r}, "
+            f"{count_of(self.records, 'example')}{classes}, {count_of(len(self.shards), 'shard')}, "
+            f"{format_bytes(self.bytes)}{skipped}{held_out}>"
+        )
+
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
         lines = [
@@ -115,6 +128,14 @@ class IndexResult:
     """Shards that are missing, or whose number of records differs from the dataset's metadata."""
     seconds: float
 
+    def __repr__(self) -> str:
+        metadata, classes = self.index.metadata, self.index.classes
+        labelled = "" if classes is None else f", {len(classes):,} classes of {metadata.label!r}"
+        return (
+            f"<IndexResult: split {self.split!r}, {count_of(metadata.records, 'record')}"
+            f"{labelled}, {'built' if self.is_new else 'kept'}>"
+        )
+
 
 @dataclass(frozen=True)
 class SplitOverview:
@@ -140,6 +161,24 @@ class SplitOverview:
     images: Mapping[str, ImageSummary] = field(default_factory=dict, repr=False)
     """Images of each image feature, if the index is fresh and has counted them."""
 
+    def __repr__(self) -> str:
+        return f"<SplitOverview: {shorten(self.name)}: {self.describe()}>"
+
+    def describe(self) -> str:
+        """Return the number of examples, the size and the state of the index."""
+        examples = "unknown number of examples"
+        if self.records is not None:
+            examples = count_of(self.records, "example")
+        classes = ""
+        if self.classes is not None:
+            label = shorten(str(self.label))
+            classes = f"{count_of(len(self.classes), 'class', 'classes')} of {label!r}, "
+        missing = f", {len(self.missing):,} missing" if self.missing else ""
+        return (
+            f"{examples}, {classes}{count_of(self.shards, 'shard')}{missing}, "
+            f"{format_bytes(self.bytes)}, index {self.index}"
+        )
+
 
 @dataclass(frozen=True)
 class Info:
@@ -153,6 +192,18 @@ class Info:
     is_guess: bool
     """Whether the features are those of the first record only."""
     splits: tuple[SplitOverview, ...]
+
+    def __repr__(self) -> str:
+        features = "unknown" if self.features is None else str(len(self.features))
+        return outline(
+            f"<Info: {shorten(self.path, 80)}: {self.kind}, {features} features>",
+            ((each.name, each.describe()) for each in self.splits),
+        )
+
+    def _repr_html_(self) -> str:
+        from covey._html import info_html
+
+        return info_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +239,9 @@ class Report:
     """Number of further problems, in files that have more than ten thousand."""
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<Report: {self._summary()}>"
+
     @property
     def is_valid(self) -> bool:
         """Whether no problem was found."""
@@ -202,13 +256,15 @@ class Report:
         Args:
             rest: Where the problems are listed that the table omits, as a clause.
         """
+        return "\n".join([self._summary(), *_problem_lines(self.problems, self.unlisted, rest)])
+
+    def _summary(self) -> str:
         count = len(self.problems) + self.unlisted
         summary = "no problems" if self.is_valid else count_of(count, "problem")
-        first = (
+        return (
             f"{escape(self.path)}: {count_of(self.files, 'file')}, "
             f"{count_of(self.records, 'record')} and {format_bytes(self.bytes)} checked: {summary}"
         )
-        return "\n".join([first, *_problem_lines(self.problems, self.unlisted, rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
@@ -245,6 +301,9 @@ class RepairResult:
         """Number of records that were copied."""
         return sum(each.records for each in self.written)
 
+    def __repr__(self) -> str:
+        return f"<RepairResult: {self._summary()}>"
+
     def __str__(self) -> str:
         return self.describe()
 
@@ -254,12 +313,15 @@ class RepairResult:
         Args:
             rest: Where the lost records are listed that the table omits, as a clause.
         """
+        return "\n".join([self._summary(), *_problem_lines(self.lost, 0, rest)])
+
+    def _summary(self) -> str:
         if self.output == self.path:
             files = count_of(len(self.deleted), "file")
             return escape(f"{self.path}: {files} of interrupted writes and old versions deleted")
         lost = f"{count_of(len(self.lost), 'loss', 'losses')}" if self.lost else "no losses"
         copied = f"{self.path}: {count_of(self.records, 'record')} copied to {self.output}; {lost}"
-        return "\n".join([escape(copied), *_problem_lines(self.lost, 0, rest)])
+        return escape(copied)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as values of JSON."""
@@ -288,6 +350,22 @@ def count_of(count: int, singular: str, plural: str | None = None) -> str:
     ('1 file', '2,000 files')
     """
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def outline(title: str, rows: Iterable[tuple[str, str]], limit: int = MAX_OUTLINE_ROWS) -> str:
+    """Return a title and indented names with values, at most `limit` of them, for ``repr()``.
+
+    >>> print(outline("<Dataset: 3 examples>", [("image", "uint8 (8, 8)"), ("name", "str")]))
+    <Dataset: 3 examples>
+      image  uint8 (8, 8)
+      name   str
+    """
+    rest = iter(rows)
+    cells = [(shorten(name), shorten(value, 100)) for name, value in itertools.islice(rest, limit)]
+    width = max((len(name) for name, _ in cells), default=0)
+    lines = [title, *(f"  {name:{width}}  {value}".rstrip() for name, value in cells)]
+    more = sum(1 for _ in rest)
+    return "\n".join([*lines, f"  and {more:,} more"] if more else lines)
 
 
 def table(

@@ -64,6 +64,7 @@ def test_public_names():
         "info",
         "open",
         "repair",
+        "show",
         "verify",
         "write",
     ]

@@ -118,15 +118,4 @@ def class_cells(counts: Sequence[int]) -> list[str]:
 
 def describe_feature(feature: Feature) -> str:
     """Return a short description of a feature."""
-    from covey import ClassLabel, Image, Tensor
-
-    if isinstance(feature, ClassLabel):
-        count = feature.num_classes
-        return f"ClassLabel of {count:,} classes" if count else "ClassLabel"
-    if isinstance(feature, Tensor):
-        shape = f" {feature.shape}" if feature.shape else ""
-        return f"{feature.dtype}{shape}".replace("None", "any")
-    if isinstance(feature, Image):
-        rotated = ", rotated according to EXIF" if feature.exif_orientation else ""
-        return f"Image {feature.shape} of {feature.dtype}{rotated}".replace("None", "any")
-    return shorten(str(feature), TERMINAL_WIDTH - 20)
+    return feature.summary

@@ -171,6 +171,9 @@ class RawRecords(Sequence[bytes]):
         records = self.read(ids.reshape(-1))
         return records if ids.ndim else records[0]
 
+    def __repr__(self) -> str:
+        return f"<RawRecords: {len(self):,} records>"
+
     def read(self, ids: Ids) -> list[bytes]:
         """Return the records `ids`."""
         return self._gatherer.records(self._selection.take(ids))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import PlanError
+from covey.errors import PlanError, shorten
 
 Ids = NDArray[np.int64]
 Mode = Literal["split", "independent"]
@@ -232,7 +232,9 @@ class Plan(ABC):
         """Parameters that determine the batches; a state is rejected if they differ."""
 
     def __repr__(self) -> str:
-        parameters = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
+        # The checksum identifies a state; the type is the kind.
+        shown = {k: v for k, v in self.description.items() if k not in ("kind", "sum")}
+        parameters = ", ".join(f"{name}={shorten(repr(value))}" for name, value in shown.items())
         ranks = (
             f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
         )

@@ -130,6 +130,11 @@ class Image(Feature):
             object.__setattr__(self, name, value)
 
     @property
+    def summary(self) -> str:
+        rotated = ", rotated according to EXIF" if self.exif_orientation else ""
+        return f"Image {self.shape} of {self.dtype}{rotated}".replace("None", "any")
+
+    @property
     def channels(self) -> int | None:
         """Channels of decoded images; None for those of the encoded image."""
         return self.shape[2]

@@ -114,6 +114,10 @@ class Tensor(Feature):
         )
 
     @property
+    def summary(self) -> str:
+        return f"{self.dtype} {self.shape or ''}".replace("None", "any").rstrip()
+
+    @property
     def is_plain(self) -> bool:
         return not self._has_shape and not self._is_packed
 

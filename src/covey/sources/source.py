@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, overload
 
-from covey.errors import CoveyError, SourceError
+from covey.errors import CoveyError, SourceError, shorten
 from covey.errors import list_names as list_names
 from covey.labels import LABEL_NAMES
+from covey.results import count_of, outline
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
@@ -42,6 +43,12 @@ class Source:
     """Label feature; None if the format does not define one."""
     columns: Mapping[str, Any] | None = None
     """The same data by column, if the format stores columns."""
+
+    def __repr__(self) -> str:
+        count = "" if self.length is None else f", {count_of(self.length, 'example')}"
+        label = "no label" if self.label is None else f"label {shorten(self.label)!r}"
+        rows = ((name, each.summary) for name, each in (self.features or {}).items())
+        return outline(f"<Source: {self.kind} {shorten(self.path, 80)}{count}, {label}>", rows)
 
 
 class LazyItems(Sequence[Item], abc.ABC):
