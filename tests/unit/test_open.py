@@ -504,7 +504,11 @@ def test_selection_of_a_selection(birds):
 
 def test_repr(birds):
     ds = opened(birds, split="train")
-    assert repr(ds) == "<covey.Dataset: 20 examples of x, species, 3 classes of 'species'>"
+    assert repr(ds) == (
+        "<covey.Dataset: 20 examples, 3 classes of 'species'>\n"
+        "  x        int64\n"
+        "  species  ClassLabel of 3 classes"
+    )
     assert repr(ds.classes) == "<3 classes, 6 to 7 records each>"
 
 
