@@ -22,7 +22,9 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("shell", metavar="SHELL", choices=tuple(SCRIPTS), help="bash, zsh or fish")
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=tuple(SCRIPTS), help="the shell that sources the script"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
