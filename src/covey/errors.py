@@ -44,7 +44,7 @@ _MAX_NAME = 40
 # Limits of the search for a similar name: a dataset may have millions of classes.
 _MAX_NAMES = 100_000
 _MAX_CANDIDATES = 1_000
-_SIMILAR = 0.6
+_SIMILAR = 0.65
 
 
 def escape(text: str, *, keep: str = "") -> str:
