@@ -172,7 +172,8 @@ class RaggedArray:
     def __repr__(self) -> str:
         lengths = self.row_lengths
         span = f" of {lengths.min():,} to {lengths.max():,} values" if len(self) else ""
-        kind = self.values.dtype if isinstance(self.values, np.ndarray) else "strings"
+        kinds = {StringArray: "strings", RaggedArray: "ragged"}
+        kind = kinds.get(type(self.values)) or self.values.dtype
         parts = [_repr_row(self[i]) for i in range(min(_MAX_REPR_ROWS, len(self)))]
         more = ", ..." if len(self) > _MAX_REPR_ROWS else ""
         return f"<RaggedArray: {len(self):,} rows{span}, {kind}: {', '.join(parts)}{more}>"
