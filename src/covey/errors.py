@@ -27,94 +27,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-import json
 import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+from covey._text import closest as closest
+from covey._text import escape as escape
+from covey._text import list_names as list_names
+from covey._text import shorten as shorten
+from covey._text import shown_value
+
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
-
-# Longer values are abbreviated in messages.
-_MAX_SHOWN = 120
-_MAX_NAME = 40
-
-# Limits of the search for a similar name: a dataset may have millions of classes.
-_MAX_NAMES = 100_000
-_MAX_CANDIDATES = 1_000
-_SIMILAR = 0.65
-
-
-def escape(text: str, *, keep: str = "") -> str:
-    r"""Replace the characters that a terminal would act on by JSON escapes.
-
-    These are the characters that `repr` escapes as well: control characters, line separators,
-    bidirectional overrides, zero-width characters, lone surrogates and unassigned code points.
-    The backslash itself stays, so that text without such characters is returned unchanged.
-
-    Args:
-        text: The string to escape.
-        keep: Characters that are not escaped, such as the newlines of a table.
-
-    >>> print(escape("owl\x1b[2J\u202e"))
-    owl\u001b[2J\u202e
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in keep else json.dumps(each)[1:-1] for each in text
-    )
-
-
-def shorten(name: str, width: int = _MAX_NAME) -> str:
-    """Return a name of at most `width` characters, without control characters.
-
-    >>> shorten("Puffinus puffinus mauretanicus", 20)
-    'Puffinus puffinus...'
-    """
-    escaped = escape(name[: width + 1])
-    return escaped if len(escaped) <= width else f"{escaped[: width - 3]}..."
-
-
-def list_names(names: Iterable[str], limit: int = 12) -> str:
-    """Return names for a message, at most `limit` of them.
-
-    >>> list_names("abcd", limit=2), list_names("ab")
-    ("'a', 'b' and 2 more", "'a', 'b'")
-    """
-    rest = iter(names)
-    listed = [_shown(str(name), 60) for name in itertools.islice(rest, limit)]
-    more = sum(1 for _ in rest)
-    return f"{', '.join(listed)}{f' and {more:,} more' if more else ''}" or "none"
-
-
-def closest(name: object, names: Iterable[str]) -> str | None:
-    """Return the name that is most similar to an invalid one; None if none is similar.
-
-    Case is ignored. The search is limited to the first 100,000 names.
-
-    >>> closest("specie", ["image", "species"]), closest("x", ["image", "species"])
-    ('species', None)
-    """
-    import difflib
-
-    if isinstance(name, bytes):
-        name = name.decode(errors="replace")
-    if not isinstance(name, str) or not name or len(name) > _MAX_SHOWN:
-        return None
-    # The ratio of strings of lengths m and n is at most 2 * min(m, n) / (m + n).
-    low, high = _SIMILAR / (2 - _SIMILAR) * len(name), (2 - _SIMILAR) / _SIMILAR * len(name)
-    similar = (
-        each
-        for each in itertools.islice(names, _MAX_NAMES)
-        if isinstance(each, str) and low <= len(each) <= high
-    )
-    folded = {each.casefold(): each for each in itertools.islice(similar, _MAX_CANDIDATES)}
-    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SIMILAR)
-    return folded[found[0]] if found else None
-
 
 # Clauses of a remedy, and the arguments in them: mode='append', shards=2, label=. Commands between
 # backticks are not changed.
@@ -282,14 +207,14 @@ class CoveyError(Exception):
             where.append(f"feature {self.feature!r}")
         what = []
         if self.option is not None and self.found is not UNSET:
-            what.append(f"{option_name(self.option)} is {_shown(self.found)}")
+            what.append(f"{option_name(self.option)} is {shown_value(self.found)}")
         elif self.option is not None:
             where.append(option_name(self.option))
         if self.allowed:
             what.append(f"must be {self.allowed}")
         what += [each for each in (self.reason, self.remedy) if each]
         if self.suggestion is not None:
-            what.append(f"did you mean {_shown(self.suggestion)}?")
+            what.append(f"did you mean {shown_value(self.suggestion)}?")
         # Names from files are part of messages, and messages are printed.
         return escape(": ".join([*where, "; ".join(what)]), keep="\n")
 
@@ -391,12 +316,6 @@ class SmallClassesWarning(UserWarning):
 
     def __str__(self) -> str:
         return escape(super().__str__(), keep="\n")
-
-
-def _shown(value: object, width: int = _MAX_SHOWN) -> str:
-    text = repr(value[:width] if isinstance(value, (str, bytes)) else value)
-    is_cut = len(text) > width or (isinstance(value, (str, bytes)) and len(value) > width)
-    return f"{text[: width - 3]}..." if is_cut else text
 
 
 def _restore(

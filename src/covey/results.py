@@ -6,12 +6,12 @@ RepairResult has values of JSON.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey._progress import format_bytes
+from covey._text import outline
 from covey.errors import escape, shorten
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ __all__ = [
     "WriteResult",
 ]
 
-MAX_OUTLINE_ROWS = 8
-"""Most rows of an outline."""
 MAX_TABLE_ROWS = 50
 """Most problems in the table of a report."""
 
@@ -350,22 +348,6 @@ def count_of(count: int, singular: str, plural: str | None = None) -> str:
     ('1 file', '2,000 files')
     """
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
-
-
-def outline(title: str, rows: Iterable[tuple[str, str]], limit: int = MAX_OUTLINE_ROWS) -> str:
-    """Return a title and indented names with values, at most `limit` of them, for ``repr()``.
-
-    >>> print(outline("<Dataset: 3 examples>", [("image", "uint8 (8, 8)"), ("name", "str")]))
-    <Dataset: 3 examples>
-      image  uint8 (8, 8)
-      name   str
-    """
-    rest = iter(rows)
-    cells = [(shorten(name), shorten(value, 100)) for name, value in itertools.islice(rest, limit)]
-    width = max((len(name) for name, _ in cells), default=0)
-    lines = [title, *(f"  {name:{width}}  {value}".rstrip() for name, value in cells)]
-    more = sum(1 for _ in rest)
-    return "\n".join([*lines, f"  and {more:,} more"] if more else lines)
 
 
 def table(

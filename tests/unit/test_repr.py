@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import covey
+from covey._text import outline
 from covey.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
 from covey.classes import ClassTable
 from covey.errors import CoveyError, DatasetError, closest, list_names, shorten
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
-from covey.results import outline
 
 LONG = "\x1b[2J" + "x" * 100_000
 

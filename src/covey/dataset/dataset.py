@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._text import outline
 from covey.classes import ClassTable
 from covey.dataset.batches import Loadable, RawRecords
 from covey.dataset.selection import Ids, Selection, parse_ids
@@ -16,7 +17,7 @@ from covey.errors import DatasetError, FormatError, shorten
 from covey.labels import decode_strings, is_string
 from covey.loader.source import NativeSource
 from covey.reading import Gatherer
-from covey.results import SkippedRecord, count_of, outline
+from covey.results import SkippedRecord, count_of
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._text import outline
 from covey.errors import FeatureError, list_names, shorten
-from covey.results import outline
 from covey.schema.codec import (
     MAX_DEPTH,
     ExampleBlock,

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, overload
 
+from covey._text import outline
 from covey.errors import CoveyError, SourceError, shorten
 from covey.errors import list_names as list_names
 from covey.labels import LABEL_NAMES
-from covey.results import count_of, outline
+from covey.results import count_of
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
