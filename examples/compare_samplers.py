@@ -2,6 +2,8 @@
 
 Runs similarity_keras.py and similarity_torch.py in processes of their own, and writes their results
 as JSON and as a picture. Runs whose results are in the JSON file are not repeated.
+
+Requirements: pip install 'covey[keras,tensorflow,torch,images]' font-roboto
 """
 
 from __future__ import annotations

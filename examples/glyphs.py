@@ -2,6 +2,8 @@
 
 Every class is a character of a font; every example is that character, rotated, scaled and shifted
 at random. Nothing is downloaded; the font is part of a Python package.
+
+Requirements: pip install 'covey[images]' font-roboto
 """
 
 from __future__ import annotations

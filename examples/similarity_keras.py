@@ -3,6 +3,8 @@
 A small network learns to embed drawings of the same class close together. Every batch has exactly
 32 classes with 4 drawings of each, so that every drawing has 3 partners and 124 negatives.
 examples/similarity_torch.py is the same program for PyTorch.
+
+Requirements: pip install 'covey[keras,tensorflow,images]' font-roboto
 """
 
 from __future__ import annotations

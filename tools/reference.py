@@ -44,7 +44,7 @@ Arguments after `*` are keyword-only. A default of `-` means that the argument i
 
 # Title, module and names of each section; "*" is every public name of the module.
 SECTIONS = [
-    ("Datasets", "covey", "write HoldOut open info verify repair build_index Dataset Loader"),
+    ("Datasets", "covey", "write HoldOut open info show verify repair build_index Dataset Loader"),
     ("Features", "covey", "Features Feature Tensor ClassLabel Image Audio Ragged Sparse Steps"),
     ("Classes", "covey.classes", "ClassTable ClassNames"),
     ("Record files", "covey", "RecordReader RecordWriter"),
@@ -142,10 +142,12 @@ def entries() -> dict[str, list[Entry]]:
 
 def commands() -> Iterator[tuple[str, str, list[Row]]]:
     """Yield (command, description, options) for the command line."""
-    from covey.cli import _parser
+    from covey.cli import make_parser
 
     (subparsers,) = [
-        action for action in _parser([])._actions if isinstance(action, argparse._SubParsersAction)
+        action
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
     ]
     for name, parser in subparsers.choices.items():
         rows = []

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from covey import sources as sources
     from covey import tfrecord as tfrecord
     from covey import writer as writer
+    from covey._html import show
     from covey.dataset.dataset import Dataset
     from covey.dataset.open import open  # noqa: A004
     from covey.errors import CoveyError
@@ -67,6 +68,7 @@ _MODULES = {
     "info": "covey.maintenance.info",
     "open": "covey.dataset.open",
     "repair": "covey.maintenance.repair",
+    "show": "covey._html",
     "verify": "covey.maintenance.verify",
     "write": "covey.writing.write",
 }
@@ -107,6 +109,7 @@ __all__ = [
     "info",
     "open",
     "repair",
+    "show",
     "verify",
     "write",
 ]
@@ -116,7 +119,12 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"covey.{name}")
     if name not in _MODULES:
-        raise AttributeError(f"module 'covey' has no attribute {name!r}")
+        from covey.errors import closest
+
+        similar = closest(name, __dir__())
+        hint = "" if similar is None else f"; did you mean {similar!r}?"
+        # Python suggests names of `obj` as well.
+        raise AttributeError(f"module 'covey' has no attribute {name!r}{hint}", name=name, obj=None)
     value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

@@ -6,6 +6,7 @@ few flat numpy arrays, which are public.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["RaggedArray", "SparseArray", "SparseBatch", "StringArray"]
+
+
+_MAX_REPR_ROWS = 3
+_MAX_REPR_BYTES = 24
+_MAX_REPR_VALUES = 4
+
+
+def _repr_string(data: NDArray[np.uint8], text: bool) -> str:
+    few = data[:_MAX_REPR_BYTES].tobytes()
+    more = "..." if len(data) > _MAX_REPR_BYTES else ""
+    shown: object = few.decode(errors="replace") if text else few
+    return f"{shown!r}{more}"
+
+
+def _repr_row(row: Any) -> str:
+    if isinstance(row, RaggedArray):
+        return f"[{len(row):,} rows]"
+    values = row.reshape(-1)
+    few = ", ".join(repr(each)[:_MAX_REPR_BYTES] for each in values[:_MAX_REPR_VALUES].tolist())
+    return f"[{few}{', ...' if len(values) > _MAX_REPR_VALUES else ''}]"
 
 
 def _bounds(key: slice, rows: int) -> tuple[int, int]:
@@ -65,6 +86,13 @@ class StringArray:
         offsets = np.zeros(len(raw) + 1, np.int64)
         np.cumsum([len(s) for s in raw], out=offsets[1:])
         return cls(np.frombuffer(b"".join(raw), np.uint8), offsets, text)
+
+    def __repr__(self) -> str:
+        count = len(self.offsets) - 1
+        ends = [int(end) for end in self.offsets[: _MAX_REPR_ROWS + 1]]
+        parts = [_repr_string(self.data[a:b], self.text) for a, b in itertools.pairwise(ends)]
+        more = ", ..." if count > _MAX_REPR_ROWS else ""
+        return f"<StringArray {self.shape}: {', '.join(parts)}{more}>"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -140,6 +168,15 @@ class RaggedArray:
         full = [array for array in arrays if len(array)]
         values = np.concatenate(full) if full else np.zeros(0, dtype or np.float32)
         return cls(values, splits)
+
+    def __repr__(self) -> str:
+        lengths = self.row_lengths
+        span = f" of {lengths.min():,} to {lengths.max():,} values" if len(self) else ""
+        kinds = {StringArray: "strings", RaggedArray: "ragged"}
+        kind = kinds.get(type(self.values)) or self.values.dtype
+        parts = [_repr_row(self[i]) for i in range(min(_MAX_REPR_ROWS, len(self)))]
+        more = ", ..." if len(self) > _MAX_REPR_ROWS else ""
+        return f"<RaggedArray: {len(self):,} rows{span}, {kind}: {', '.join(parts)}{more}>"
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -245,6 +282,9 @@ class SparseArray:
     values: NDArray[Any]
     shape: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return f"<SparseArray {self.shape}: {len(self.values):,} values of {self.values.dtype}>"
+
     def to_dense(self) -> NDArray[Any]:
         """Return the dense tensor."""
         dense = np.zeros(self.shape, self.values.dtype)
@@ -261,6 +301,13 @@ class SparseBatch:
     values: RaggedArray
     shape: tuple[int, ...]
     """Shape of one tensor."""
+
+    def __repr__(self) -> str:
+        values = self.values.values
+        return (
+            f"<SparseBatch: {len(self):,} tensors of shape {self.shape}, {len(values):,} values of "
+            f"{values.dtype}>"
+        )
 
     def __len__(self) -> int:
         return len(self.values)

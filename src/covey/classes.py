@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError, FormatError, UnknownClassError
+from covey.errors import DatasetError, FormatError, UnknownClassError, list_names, shorten
 
 if TYPE_CHECKING:
     from covey.schema.types import Feature
@@ -242,9 +242,14 @@ class ClassTable:
         class_id = self._class_id(label)
         position = int(np.searchsorted(self.labels, class_id)) if class_id is not None else 0
         if class_id is None or class_id not in self.labels[position : position + 1]:
-            few = ", ".join(map(_quote, self.names[self.labels[:_MAX_LISTED]]))
-            more = " and more" if len(self) > _MAX_LISTED else ""
-            raise UnknownClassError(f"there is no record of class {label!r}; there are {few}{more}")
+            few = list_names(self.names[self.labels[:_MAX_LISTED]])
+            more = f" and {len(self) - _MAX_LISTED:,} more" if len(self) > _MAX_LISTED else ""
+            shown = shorten(label) if isinstance(label, str) else label
+            raise UnknownClassError(
+                f"there is no record of class {shown!r}; there are {few}{more}",
+                found=label,
+                choices=self,
+            )
         return position
 
     def _class_id(self, label: int | str | bytes) -> int | None:

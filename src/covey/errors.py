@@ -27,34 +27,78 @@ flow uses types and fields, never the message.
 
 from __future__ import annotations
 
-import json
+import functools
+import inspect
 import os
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
 
-# Longer values are abbreviated in messages.
-_MAX_SHOWN = 120
+from covey._text import closest as closest
+from covey._text import escape as escape
+from covey._text import list_names as list_names
+from covey._text import shorten as shorten
+from covey._text import shown_value
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+# Clauses of a remedy, and the arguments in them: mode='append', shards=2, label=. Commands between
+# backticks are not changed.
+_CLAUSES = re.compile(r"(, or |; )")
+_ARGUMENT = re.compile(r"`[^`]*`|(?<![(\w])([a-z][a-z_.]*)=('[^']*'|\w[\w.]*(?:\(\))?|)")
 
 
-def escape(text: str, *, keep: str = "") -> str:
-    r"""Replace the characters that a terminal would act on by JSON escapes.
-
-    These are the characters that `repr` escapes as well: control characters, line separators,
-    bidirectional overrides, zero-width characters, lone surrogates and unassigned code points.
-    The backslash itself stays, so that text without such characters is returned unchanged.
+def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str:
+    """Return a remedy without the clauses that the caller cannot follow.
 
     Args:
-        text: The string to escape.
-        keep: Characters that are not escaped, such as the newlines of a table.
+        remedy: Clauses, joined by ``", or "`` or ``"; "``.
+        argument: Function of the name of an argument and of its value, as Python code or empty;
+            returns what to show, or None if the caller does not have the argument.
 
-    >>> print(escape("owl\x1b[2J\u202e"))
-    owl\u001b[2J\u202e
+    >>> remedy = "pass mode='append' to add to it, or omit features="
+    >>> adapt_remedy(remedy, lambda name, value: f"--{name} {value}" if name == "mode" else None)
+    "pass --mode 'append' to add to it"
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in keep else json.dumps(each)[1:-1] for each in text
-    )
+    parts = ["", *_CLAUSES.split(remedy)]
+    kept: list[str] = []
+    for separator, clause in zip(parts[::2], parts[1::2], strict=True):
+        arguments = [each for each in _ARGUMENT.finditer(clause) if each[1] is not None]
+        shown = {each[0]: argument(each[1], each[2]) for each in arguments}
+        if None in shown.values():
+            continue
+        text = _ARGUMENT.sub(lambda each, shown=shown: shown.get(each[0], each[0]), clause)
+        kept += [separator, text] if kept else [text]
+    return "".join(kept)
+
+
+def checks_keywords(
+    also: Iterable[str] = (),
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Decorate a function: the error of an unknown keyword argument suggests a similar one.
+
+    Args:
+        also: Names that the function accepts as ``**options``.
+    """
+
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
+        names = {*inspect.signature(function).parameters, *also}
+
+        @functools.wraps(function)
+        def checked(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            for name in kwargs:
+                if name not in names:
+                    similar = closest(name, sorted(names))
+                    hint = "" if similar is None else f"; did you mean {similar!r}?"
+                    raise TypeError(
+                        f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+                    )
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 class _Unset:
@@ -87,10 +131,16 @@ class CoveyError(Exception):
         option: Name of the argument.
         found: Invalid value of the argument or field.
         allowed: Description of the valid values: ``"an integer >= 1"``.
-        remedy: What the caller can do, as a clause.
+        choices: Valid values, if they are names. They are the default of `allowed`, and the message
+            suggests the most similar to `found`.
+        remedy: What the caller can do: a clause, or several that are joined by ``", or "`` and do
+            not depend on each other. An argument is written as ``mode='append'`` or ``label=``, so
+            that :func:`adapt_remedy` finds it.
 
     >>> str(PlanError(option="threads", found=-1, allowed="an integer >= 0"))
     'threads is -1; must be an integer >= 0'
+    >>> str(PlanError(option="mode", found="spilt", choices=("split", "independent")))
+    "mode is 'spilt'; must be one of 'split', 'independent'; did you mean 'split'?"
     >>> str(FormatError("the checksum does not match", path="a.tfrecord", record=3, offset=96))
     'a.tfrecord: record 3 at byte 96: the checksum does not match'
     """
@@ -109,7 +159,8 @@ class CoveyError(Exception):
         feature: str | None = None,
         option: str | None = None,
         found: Any = UNSET,
-        allowed: str = "",
+        allowed: str | None = None,
+        choices: Iterable[str] = (),
         remedy: str = "",
     ) -> None:
         super().__init__(reason)
@@ -124,8 +175,24 @@ class CoveyError(Exception):
         self.feature = feature
         self.option = option
         self.found = found
+        # A mapping or a table of classes is not copied.
+        self._choices = choices
+        self._suggestion: str | None = None
+        if allowed is None:
+            allowed = f"one of {list_names(choices)}" if choices and option is not None else ""
         self.allowed = allowed
         self.remedy = remedy
+
+    @property
+    def suggestion(self) -> str | None:
+        """The valid name that is most similar to ``found``; None if none is similar.
+
+        It is searched on first use: errors that are handled are not formatted.
+        """
+        choices, self._choices = self._choices, ()
+        if choices:
+            self._suggestion = closest(self.found, choices)
+        return self._suggestion
 
     def message(self, option_name: Callable[[str], str] = str) -> str:
         """Return the message.
@@ -152,12 +219,14 @@ class CoveyError(Exception):
             where.append(f"feature {self.feature!r}")
         what = []
         if self.option is not None and self.found is not UNSET:
-            what.append(f"{option_name(self.option)} is {_shown(self.found)}")
+            what.append(f"{option_name(self.option)} is {shown_value(self.found)}")
         elif self.option is not None:
             where.append(option_name(self.option))
         if self.allowed:
             what.append(f"must be {self.allowed}")
         what += [each for each in (self.reason, self.remedy) if each]
+        if self.suggestion is not None:
+            what.append(f"did you mean {shown_value(self.suggestion)}?")
         # Names from files are part of messages, and messages are printed.
         return escape(": ".join([*where, "; ".join(what)]), keep="\n")
 
@@ -165,6 +234,7 @@ class CoveyError(Exception):
         return self.message()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        _ = self.suggestion  # the choices are not pickled
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -266,11 +336,6 @@ class SmallClassesWarning(UserWarning):
 
     def __str__(self) -> str:
         return escape(super().__str__(), keep="\n")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def _restore(

@@ -72,9 +72,7 @@ def find_label(features: Features, label: str | None, *, needed: bool = False) -
             )
         return labels[0] if len(labels) == 1 else None
     if label not in features:
-        raise DatasetError(
-            option="label", found=label, allowed=f"one of the features {', '.join(features)}"
-        )
+        raise DatasetError(option="label", found=label, choices=features)
     if not can_be_label(features[label]):
         raise DatasetError(
             f"feature {label!r} is {features[label]}",

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey._progress import format_bytes
-from covey.errors import escape
+from covey._text import outline
+from covey.errors import escape, shorten
 
 if TYPE_CHECKING:
     from covey.classes import ClassTable
@@ -80,6 +81,16 @@ class WriteResult:
     held_out: WriteResult | None = field(default=None, repr=False)
     """The held-out split, with ``hold_out``."""
 
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes):,} classes of {self.label!r}" if self.classes else ""
+        skipped = f", {len(self.skipped):,} skipped" if self.skipped else ""
+        held_out = "" if self.held_out is None else f"; held out: {self.held_out!r}"
+        return (
+            f"<WriteResult: {shorten(self.path, 80)}: split {self.split!r}, "
+            f"{count_of(self.records, 'example')}{classes}, {count_of(len(self.shards), 'shard')}, "
+            f"{format_bytes(self.bytes)}{skipped}{held_out}>"
+        )
+
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
         lines = [
@@ -117,6 +128,14 @@ class IndexResult:
     differences: tuple[str, ...]
     """Shards that are missing, or whose number of records differs from the dataset's metadata."""
     seconds: float
+
+    def __repr__(self) -> str:
+        metadata, classes = self.index.metadata, self.index.classes
+        labelled = "" if classes is None else f", {len(classes):,} classes of {metadata.label!r}"
+        return (
+            f"<IndexResult: split {self.split!r}, {count_of(metadata.records, 'record')}"
+            f"{labelled}, {'built' if self.is_new else 'kept'}>"
+        )
 
 
 @dataclass(frozen=True)
@@ -195,6 +214,24 @@ class SplitOverview:
     values_error: str = ""
     """Why the examples could not be read; empty if they were."""
 
+    def __repr__(self) -> str:
+        return f"<SplitOverview: {shorten(self.name)}: {self.describe()}>"
+
+    def describe(self) -> str:
+        """Return the number of examples, the size and the state of the index."""
+        examples = "unknown number of examples"
+        if self.records is not None:
+            examples = count_of(self.records, "example")
+        classes = ""
+        if self.classes is not None:
+            label = shorten(str(self.label))
+            classes = f"{count_of(len(self.classes), 'class', 'classes')} of {label!r}, "
+        missing = f", {len(self.missing):,} missing" if self.missing else ""
+        return (
+            f"{examples}, {classes}{count_of(self.shards, 'shard')}{missing}, "
+            f"{format_bytes(self.bytes)}, index {self.index}"
+        )
+
 
 @dataclass(frozen=True)
 class Info:
@@ -210,6 +247,18 @@ class Info:
     splits: tuple[SplitOverview, ...]
     duplicates: Duplicates | None = None
     """Examples of equal content, with ``deep=True``; None if there are no features to compare."""
+
+    def __repr__(self) -> str:
+        features = "unknown" if self.features is None else str(len(self.features))
+        return outline(
+            f"<Info: {shorten(self.path, 80)}: {self.kind}, {features} features>",
+            ((each.name, each.describe()) for each in self.splits),
+        )
+
+    def _repr_html_(self) -> str:
+        from covey._html import info_html
+
+        return info_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +294,9 @@ class Report:
     """Number of further problems, in files that have more than ten thousand."""
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<Report: {self._summary()}>"
+
     @property
     def is_valid(self) -> bool:
         """Whether no problem was found."""
@@ -259,13 +311,15 @@ class Report:
         Args:
             rest: Where the problems are listed that the table omits, as a clause.
         """
+        return "\n".join([self._summary(), *_problem_lines(self.problems, self.unlisted, rest)])
+
+    def _summary(self) -> str:
         count = len(self.problems) + self.unlisted
         summary = "no problems" if self.is_valid else count_of(count, "problem")
-        first = (
+        return (
             f"{escape(self.path)}: {count_of(self.files, 'file')}, "
             f"{count_of(self.records, 'record')} and {format_bytes(self.bytes)} checked: {summary}"
         )
-        return "\n".join([first, *_problem_lines(self.problems, self.unlisted, rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
@@ -302,6 +356,9 @@ class RepairResult:
         """Number of records that were copied."""
         return sum(each.records for each in self.written)
 
+    def __repr__(self) -> str:
+        return f"<RepairResult: {self._summary()}>"
+
     def __str__(self) -> str:
         return self.describe()
 
@@ -311,12 +368,15 @@ class RepairResult:
         Args:
             rest: Where the lost records are listed that the table omits, as a clause.
         """
+        return "\n".join([self._summary(), *_problem_lines(self.lost, 0, rest)])
+
+    def _summary(self) -> str:
         if self.output == self.path:
             files = count_of(len(self.deleted), "file")
             return escape(f"{self.path}: {files} of interrupted writes and old versions deleted")
         lost = f"{count_of(len(self.lost), 'loss', 'losses')}" if self.lost else "no losses"
         copied = f"{self.path}: {count_of(self.records, 'record')} copied to {self.output}; {lost}"
-        return "\n".join([escape(copied), *_problem_lines(self.lost, 0, rest)])
+        return escape(copied)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as values of JSON."""

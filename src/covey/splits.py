@@ -9,6 +9,8 @@
     train[:10]+test         concatenation
     all                     every split, in the order of the dataset
 
+A slice that selects no records of a split that has records is an error; TFDS returns no examples.
+
 A string is parsed with the names of the splits, and resolved with the lengths of their shards:
 
 >>> terms = parse_split("train[:80%]+test", ["train", "test"], "birds")
@@ -24,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from covey.errors import DatasetError
+from covey.errors import DatasetError, closest, list_names
 
 SPLIT_ALIASES = (
     ("train", "training"),
@@ -95,7 +97,9 @@ def parse_split(spec: str, names: Iterable[str], path: str) -> tuple[SplitTerm, 
                 raise _invalid(spec, path, "'all' cannot be sliced", splits)
             terms += map(SplitTerm, splits)
         elif term.split not in splits:
-            raise _invalid(spec, path, f"there is no split {term.split[:60]!r}", splits)
+            raise _invalid(
+                spec, path, f"there is no split {term.split[:60]!r}", splits, unknown=term.split
+            )
         else:
             terms.append(term)
     return tuple(terms)
@@ -112,7 +116,7 @@ def resolve_split(
         path: The dataset, for error messages.
 
     Raises:
-        DatasetError: If a bound is outside the split.
+        DatasetError: If a bound is outside the split, or a slice selects no records.
     """
     return tuple(_resolve(term, shard_lengths[term.split], path) for term in terms)
 
@@ -166,13 +170,33 @@ def _resolve(term: SplitTerm, shards: Sequence[int], path: str) -> SplitSlice:
             term.text, path, allowed=f"a slice from {-records} to {records}, the size of the split"
         )
     first, last = first + records * (first < 0), last + records * (last < 0)
+    is_slice = term.begin is not None or term.end is not None
+    if is_slice and first >= last and records > 0:
+        raise _invalid(
+            term.text, path, f"it selects the records from {first:,} to {last:,}, which are none"
+        )
     return SplitSlice(term.split, first, max(first, last))
 
 
 def _invalid(
-    spec: object, path: str, reason: str = "", splits: Sequence[str] = (), allowed: str = ""
+    spec: object,
+    path: str,
+    reason: str = "",
+    splits: Sequence[str] = (),
+    *,
+    allowed: str = "",
+    unknown: str | None = None,
 ) -> DatasetError:
-    remedy = f"the splits are {', '.join(map(repr, splits))}" if splits else ""
+    # The suggestion is a split string, with the slice and the other terms of the invalid one.
+    similar = None if unknown is None else closest(unknown, splits)
+    choices = () if similar is None else (str(spec).replace(str(unknown), similar, 1),)
+    remedy = f"the splits are {list_names(splits)}" if splits else ""
     return DatasetError(
-        reason, path=path, option="split", found=spec, allowed=allowed, remedy=remedy
+        reason,
+        path=path,
+        option="split",
+        found=spec,
+        allowed=allowed,
+        choices=choices,
+        remedy=remedy,
     )

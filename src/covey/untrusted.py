@@ -8,6 +8,7 @@ memory that a file can take, and reject paths that leave the directory of the fi
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import json
 import os
@@ -25,6 +26,8 @@ from covey.errors import (
     StorageError,
     StorageNotFoundError,
     StoragePermissionError,
+    adapt_remedy,
+    checks_keywords,
 )
 from covey.urls import redact, shown
 
@@ -96,16 +99,23 @@ def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Result]:
     """Decorate a public function whose first argument is a path or a list of paths.
 
-    OSError and MemoryError are converted to CoveyErrors with the path.
+    OSError and MemoryError are converted to CoveyErrors with the path. Remedies name only arguments
+    of the function, and the error of an unknown argument suggests a similar one.
     """
+    names = inspect.signature(function).parameters
 
+    def argument(name: str, value: str) -> str | None:
+        return f"{name}={value}" if name in names else None
+
+    @checks_keywords()
     @functools.wraps(function)
     def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
+        except CoveyError as error:
+            error.remedy = adapt_remedy(error.remedy, argument)
+            raise
         except (OSError, MemoryError) as error:
-            if isinstance(error, CoveyError):
-                raise
             path: Any = args[0] if args else kwargs.get("path")
             name = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else "the files"
             if isinstance(error, OSError):

@@ -373,7 +373,7 @@ def test_select_one_of_several_images(capsys):
     assert "images: seen/left, seen/right, flat" in output
     found = run(capsys, "birds", "--select", "above", code=1)
     assert "there is no feature 'above'" in found.err
-    assert "flat, seen/left, seen/right, label" in found.err
+    assert "'flat', 'seen/left', 'seen/right', 'label'" in found.err
     assert found.out == ""
 
 
@@ -484,7 +484,7 @@ def test_save_to_a_path(capsys):
         ("--save x.png --no-save", "not allowed with"),
         ("-p 0", "must be an integer >= 1"),
         ("-k many", "must be an integer >= 1"),
-        ("--class-weights log", "invalid choice"),
+        ("--class-weights log", "'log' must be one of 'sqrt', 'size'"),
     ],
 )
 def test_invalid_arguments(capsys, arguments, message):

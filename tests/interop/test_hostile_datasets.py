@@ -410,7 +410,7 @@ def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
     assert main(["sample", "images", "-k", "2", "--max-pixels", "599"]) == 1
     message = capsys.readouterr().err
     assert "--max-pixels is 599; the image has 20 x 30 = 600 pixels" in message
-    assert "pass a larger value" in message
+    assert "pass a larger --max-pixels" in message
     assert main(["sample", "images", "-k", "2", "--max-pixels", "600"]) == 0
 
 

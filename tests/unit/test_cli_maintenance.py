@@ -93,8 +93,8 @@ def error_of(capsys, *arguments):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(capsys, command):
-    options = [command, "--help"], "--storage-option"
-    for arguments, expected in (["--help"], f"\n    {command} "), options:
+    options = [command, "--help"], "SHELL" if command == "completion" else "--storage-option"
+    for arguments, expected in (["--help"], f"\n    {command}"), options:
         with pytest.raises(SystemExit) as end:
             main(arguments)
         assert end.value.code == 0
@@ -109,7 +109,7 @@ def test_errors_of_every_command(directory, capsys, command):
     output = error_of(capsys, command, "nowhere", *more)
     assert "there is no such file or directory" in output
     output = error_of(capsys, command, "birds", *more, "--split", "val")
-    assert "--split is 'val'; must be one of train, test" in output
+    assert "--split is 'val'; must be one of 'train', 'test'" in output
     for arguments, message in [
         ([], "PATH"),
         (["x", "--storage-option", "anon"], "must be NAME=VALUE"),
@@ -395,7 +395,7 @@ def test_errors_of_index(tmp_path, capsys):
     assert "record 3 at byte" in output
     assert "`covey repair birds --output NEW` copies the valid records" in output
     output = error_of(capsys, "index", "birds", "--label", "colour")
-    assert "--label is 'colour'; must be one of the features size, song, species" in output
+    assert "--label is 'colour'; must be one of 'size', 'song', 'species'" in output
     write(birds(), "packed", label="species", compression="GZIP")
     output = error_of(capsys, "index", "packed", "--export-dali")
     assert f"{tmp_path / 'packed'}: the shards are compressed (GZIP)" in output

@@ -256,7 +256,9 @@ class TestErrors:
         with pytest.raises(FeatureError, match="it is missing") as caught:
             features.encode({"x": 1})
         assert caught.value.feature == "y"
-        with pytest.raises(FeatureError, match="there is no feature 'z'; the features are: x, y"):
+        with pytest.raises(
+            FeatureError, match="there is no feature 'z'; the features are 'x', 'y'"
+        ):
             features.encode({"x": 1, "y": 2, "z": 3})
         with pytest.raises(FeatureError, match="there is no feature 'z'"):
             features.decode(b"", ["z"])
@@ -371,7 +373,7 @@ class TestInvalidSchemas:
             (lambda: Tensor("int64", (None, 0)), "both an unknown and an empty dimension"),
             (lambda: Tensor("int64", (None, None)), "2 unknown dimensions"),
             (lambda: Tensor("str", encoding="bytes"), "must be 'list' for str"),
-            (lambda: Tensor("int64", encoding="zip"), "must be 'list' or 'bytes', or one of"),
+            (lambda: Tensor("int64", encoding="zip"), "must be one of 'list', 'bytes', "),
             (lambda: Tensor("int8", encoding="bytes_each"), "at least one dimension"),
             (lambda: Tensor("int8", (None, None), encoding="zlib_each"), "only the first may be"),
             (lambda: Tensor("int64", default="x"), "has dtype"),
@@ -384,7 +386,7 @@ class TestInvalidSchemas:
             (lambda: Sparse("str", (3,)), "must be a number, not float64"),
             (lambda: Steps("int64", (None, None)), r"must be known, or \(None,\)"),
             (lambda: Image((3, 3)), "three dimensions"),
-            (lambda: Image(dtype="float32"), "must be 'uint8' or 'uint16'"),
+            (lambda: Image(dtype="float32"), "must be one of 'uint8', 'uint16'"),
             (lambda: Image(format="tiff"), "must be one of"),
             (lambda: Image(channels=2), "channels is 2; must be 1, 3, 4 or None"),
             (lambda: Image(channels=True), "channels is True; must be 1, 3, 4 or None"),

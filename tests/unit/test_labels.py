@@ -129,9 +129,9 @@ def test_nested_labels(directory):
 @pytest.mark.parametrize(
     ("label", "allowed"),
     [
-        ("nix", "one of the features f, v, x"),
-        ("", "one of the features"),
-        ("@function", "one of the features"),
+        ("nix", "one of 'f', 'v', 'x'"),
+        ("", "one of"),
+        ("@function", "one of"),
         ("f", "a ClassLabel, an integer or a string"),
         ("v", "a ClassLabel, an integer or a string"),
         (5, "the name of a feature, a function"),

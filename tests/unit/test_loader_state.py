@@ -51,7 +51,7 @@ def test_steps_and_epochs(ds):
     assert len(list(loader.take(7))) == 7
     assert (loader.step, loader.epoch) == (17, 3)
     assert len(list(loader)) == 3
-    assert "step 20 " in repr(loader)
+    assert "the next is step 20>" in repr(loader)
 
 
 def test_seek(ds):

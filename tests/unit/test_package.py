@@ -65,6 +65,7 @@ def test_public_names():
         "info",
         "open",
         "repair",
+        "show",
         "verify",
         "write",
     ]
@@ -124,7 +125,7 @@ def test_use_imports_no_framework():
 @pytest.mark.parametrize(
     ("statement", "limit", "excluded"),
     [
-        ("covey.open", 78, ("writing", "sources", "shuffle", "maintenance")),
+        ("covey.open", 79, ("writing", "sources", "shuffle", "maintenance")),
         ("import covey.plan", 15, ("schema", "index", "storage", "tfrecord")),
         ("import covey.classes", 5, ("index",)),
     ],

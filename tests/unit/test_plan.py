@@ -723,4 +723,4 @@ def test_description():
         ShuffledPlan(23, 4, seed=7),
     ]:
         assert other.description != plan.description
-    assert repr(plan).startswith("<BalancedPlan: kind='balanced', seed=7, classes_per_batch=2, ")
+    assert repr(plan).startswith("<BalancedPlan: seed=7, classes_per_batch=2, ")

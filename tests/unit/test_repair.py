@@ -185,7 +185,7 @@ def test_unlisted_shards(directory, new):
     content = json.loads((directory / "dataset_info.json").read_text())
     del content["splits"]
     (directory / "dataset_info.json").write_text(json.dumps(content))
-    with pytest.raises(DatasetError, match="no valid records; pass shards"):
+    with pytest.raises(DatasetError, match="no valid records; pass path= as a list of files"):
         repair(directory, new)
     assert repair(f"{directory}/*.tfrecord*", new).records == 69
     assert is_valid_dataset(new)

@@ -19,7 +19,6 @@ def resolve(spec, splits=SPLITS):
         ("all", [("train", 0, 10), ("test", 0, 1)]),
         ("train[:80%] + test", [("train", 0, 8), ("test", 0, 1)]),
         ("train[-3:]", [("train", 7, 10)]),
-        ("train[7:3]", [("train", 7, 7)]),
         ("train[1shard]+train[0shard]", [("train", 4, 10), ("train", 0, 4)]),
     ],
 )
@@ -62,12 +61,34 @@ def test_other_types_are_rejected(spec):
         ),
         ("train[:101%]", "split is 'train[:101%]'; must be a slice from -100% to 100%"),
         ("all[:3]", "split is 'all[:3]'; 'all' cannot be sliced; the splits are 'train', 'test'"),
+        (
+            "test+trian[:3]",
+            "split is 'test+trian[:3]'; there is no split 'trian'; the splits are 'train', 'test'; "
+            "did you mean 'test+train[:3]'?",
+        ),
+        (
+            "test + train[80%:20%]",
+            "split is 'train[80%:20%]'; it selects the records from 8 to 2, which are none",
+        ),
     ],
 )
 def test_message(spec, message):
     with pytest.raises(DatasetError) as caught:
         resolve(spec)
     assert str(caught.value) == f"birds: {message}"
+
+
+@pytest.mark.parametrize(
+    "spec", ["train[5:5]", "train[:0]", "train[10:]", "train[:4%]", "train[9shard]", "train[-2:-3]"]
+)
+def test_a_slice_without_records_is_an_error(spec):
+    with pytest.raises(DatasetError, match="which are none") as caught:
+        resolve(spec)
+    assert (caught.value.option, caught.value.found) == ("split", spec)
+
+
+def test_a_slice_of_a_split_without_records():
+    assert resolve("train[:50%]", {"train": (0, 0)}) == (SplitSlice("train", 0, 0),)
 
 
 @pytest.mark.parametrize("spec", ["all", "train"])

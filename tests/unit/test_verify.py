@@ -170,7 +170,7 @@ def test_split_option(directory):
         with pytest.raises(covey.errors.DatasetError) as caught:
             check(directory, split=wrong)
         assert (caught.value.option, caught.value.found) == ("split", wrong)
-        assert "train, test" in caught.value.allowed
+        assert "'train', 'test'" in caught.value.allowed
 
 
 def test_verify_writes_nothing(directory):

@@ -31,7 +31,7 @@ def check_framework(framework: Framework) -> Framework:
         raise PlanError(
             option="framework",
             found=framework,
-            allowed=f"one of {', '.join(map(repr, FRAMEWORKS))}",
+            choices=FRAMEWORKS,
         )
     return framework
 

@@ -48,7 +48,7 @@ class ImageConversion:
 
     def __post_init__(self) -> None:
         if self.layout not in get_args(Layout):
-            raise PlanError(option="layout", found=self.layout, allowed="'NHWC' or 'NCHW'")
+            raise PlanError(option="layout", found=self.layout, choices=get_args(Layout))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for option, allowed in (("mean", "finite numbers"), ("std", "finite numbers above 0")):
@@ -120,7 +120,7 @@ def _dtype_name(dtype: Any) -> str:
         except TypeError:
             name = ""
     if name not in FLOATS:
-        raise PlanError(option="dtype", found=dtype, allowed=f"one of {', '.join(FLOATS)}")
+        raise PlanError(option="dtype", found=dtype, choices=FLOATS)
     return name
 
 

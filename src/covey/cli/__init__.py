@@ -14,13 +14,13 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import covey
-from covey.cli import index, info, repair, sample, show, verify, write
-from covey.cli.output import error_message, print_message
-from covey.errors import CoveyError, escape
+from covey.cli import completion, index, info, repair, sample, show, verify, write
+from covey.cli.output import OptionNames, print_message
+from covey.errors import CoveyError, closest, escape, list_names
 
 INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
@@ -33,6 +33,7 @@ COMMANDS = {
     "verify": verify,
     "repair": repair,
     "index": index,
+    "completion": completion,
 }
 
 
@@ -44,10 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 after success, 1 after an error or if `verify` found problems, 130 after
-        Ctrl-C. argparse exits with 2 if the arguments are invalid.
+        Ctrl-C. The process exits with 2 if the arguments are invalid.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser(given).parse_args(given)
+    parser = make_parser(given)
+    parser.check_names(given)
+    options, rest = parser.parse_known_args(given)
+    if rest:
+        options.refuse(f"unexpected argument {rest[0]!r}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ESCAPING)
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (CoveyError, OSError) as error:
-        print_message(f"error: {error_message(error)}")
+        print_message(f"error: {OptionNames(options.parser).message(error)}")
         return 1
     except MemoryError:
         print_message("error: not enough memory")
@@ -77,10 +82,14 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages have no control characters and no credentials."""
+    """A parser whose errors are one line, without control characters and credentials.
+
+    Options cannot be abbreviated: an option that is added later would make the abbreviation
+    ambiguous.
+    """
 
     def __init__(self, *, given: Sequence[str], **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(allow_abbrev=False, **options)
         self._given = given
 
     def error(self, message: str) -> NoReturn:
@@ -89,7 +98,42 @@ class _Parser(argparse.ArgumentParser):
         for each in sorted(self._given, key=len, reverse=True):
             for text in (each, repr(each)[1:-1]):
                 message = message.replace(text, shown(text))
-        super().error(escape(redact(message)))
+        self.exit(2, f"{self.prog}: {escape(redact(message))}\n")
+
+    def check_names(self, given: Sequence[str]) -> None:
+        """Refuse unknown options and commands, before argparse names missing arguments."""
+        commands = next((each for each in self._actions if each.dest == "command"), None)
+        for position, each in enumerate(given):
+            if each == "--":
+                return
+            if each[:1] == "-":
+                name = each.partition("=")[0] if each[:2] == "--" else each[:2]
+                # As in argparse: negative numbers and strings with spaces are values.
+                is_option = name[-1].isalpha() and " " not in each.partition("=")[0]
+                if is_option and name not in self._option_string_actions:
+                    self._refuse("option", name, self._option_string_actions)
+            elif commands is not None:
+                parsers: Any = commands.choices
+                if each not in parsers:
+                    self._refuse("command", each, parsers)
+                parsers[each].check_names(given[position + 1 :])
+                return
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(each) for each in action.choices]
+            raise argparse.ArgumentError(
+                action, f"{value!r} must be one of {list_names(choices)}{_hint(value, choices)}"
+            )
+
+    def _refuse(self, kind: str, name: str, names: Iterable[str]) -> NoReturn:
+        hint = _hint(name, names) or f"; `{self.prog} --help` lists the {kind}s"
+        self.error(f"unknown {kind} {name}{hint}")
+
+
+def _hint(name: object, names: Iterable[str]) -> str:
+    similar = closest(name, names)
+    return "" if similar is None else f"; did you mean {similar}?"
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
@@ -102,14 +146,21 @@ _ESCAPING = "covey.escape"
 codecs.register_error(_ESCAPING, _escape)
 
 
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+def make_parser(given: Sequence[str] = ()) -> _Parser:
+    """Return the parser of the program.
+
+    Args:
+        given: Arguments to parse; credentials in them are not shown by errors.
+    """
     parser = _Parser(
         given=given,
         prog="covey",
         description="Write, inspect, verify and index TFRecord datasets.",
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, title="commands"
+    )
     for name, command in COMMANDS.items():
         each = commands.add_parser(
             name,
@@ -120,5 +171,5 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
             given=given,
         )
         command.configure(each)
-        each.set_defaults(run=command.run, refuse=each.error)
+        each.set_defaults(run=command.run, refuse=each.error, parser=each)
     return parser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import os
@@ -10,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import CoveyError, DatasetError, escape
+from covey.errors import CoveyError, DatasetError, adapt_remedy, escape
+from covey.errors import shorten as shorten
 
 if TYPE_CHECKING:
     from covey import Feature
@@ -18,17 +20,10 @@ if TYPE_CHECKING:
 TERMINAL_WIDTH = 80
 
 # Arguments whose option does not have the same name.
-_OPTIONS = {
-    "defaults": "--default",
-    "storage_options": "--storage-option",
-}
+_OPTIONS = {"defaults": "default", "storage_options": "storage_option"}
 
-# Arguments in the remedies of errors: `mode='append'`, `shards=2`, `pass label=`. The names of
-# storage options, such as `key=`, are the same on the command line.
-_ARGUMENT = re.compile(
-    r"\b(split|label|kind|mode|on_error|workers|shards|records_per_shard|shard_bytes|compression"
-    r"|memory_limit|max_pixels|storage_options)=(?:'([\w-]+)'|(\d+)|(?![\w'\"(]))"
-)
+# The constructor of a feature, `Image(channels=3)`, which the command line does not have.
+_CONSTRUCTOR = re.compile(r"\w\(\w+=")
 
 
 def print_lines(*lines: str) -> None:
@@ -66,37 +61,47 @@ def print_json(content: Any) -> None:
     print(escape(json.dumps(content, indent=1, ensure_ascii=False), keep="\n"))
 
 
-def option_name(argument: str) -> str:
-    """Return the option of an argument of Python.
+class OptionNames:
+    """The options of a command, by the names of the arguments in Python.
 
-    >>> option_name("memory_limit"), option_name("hold_out.by")
-    ('--memory-limit', '--hold-out-by')
-    """
-    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-').replace('.', '-')}"
-
-
-def with_option_names(remedy: str) -> str:
-    """Return the remedy of an error, with options in place of arguments.
-
-    >>> with_option_names("pass mode='overwrite' to replace it, or label=")
-    'pass --mode overwrite to replace it, or --label'
+    Args:
+        parser: Parser of the command.
     """
 
-    def option(found: re.Match[str]) -> str:
-        value = found[2] or found[3]
-        name = option_name(found[1])
-        return f"{name} {value}" if value else name
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._actions = {action.dest: action for action in parser._actions}
 
-    return _ARGUMENT.sub(option, remedy)
+    def name(self, argument: str) -> str:
+        """Return the option of an argument; the argument itself if the command has no option."""
+        action = self._find(argument)
+        return argument if action is None else _label(action)
+
+    def value(self, argument: str, value: str) -> str | None:
+        """Return the option of an argument with a value; None if the command does not have it."""
+        value = value.strip("'")
+        action = self._find(argument)
+        if action is None or not action.option_strings:
+            return None
+        if value and action.choices is not None and value not in map(str, action.choices):
+            return None
+        return f"{_label(action)} {value}".rstrip()
+
+    def message(self, error: BaseException) -> str:
+        """Return the message of an error, with options in place of arguments."""
+        if not isinstance(error, CoveyError):
+            return str(error)
+        shown = copy.copy(error)
+        remedy = adapt_remedy(error.remedy, self.value)
+        shown.remedy = "" if _CONSTRUCTOR.search(remedy) else remedy
+        return shown.message(self.name)
+
+    def _find(self, argument: str) -> argparse.Action | None:
+        return self._actions.get(_OPTIONS.get(argument, argument).replace(".", "_"))
 
 
-def error_message(error: BaseException) -> str:
-    """Return the message of an error, with the names of options."""
-    if not isinstance(error, CoveyError):
-        return str(error)
-    shown = copy.copy(error)
-    shown.remedy = with_option_names(error.remedy)
-    return shown.message(option_name)
+def _label(action: argparse.Action) -> str:
+    """Return the long option, or the metavar of a positional argument."""
+    return action.option_strings[-1] if action.option_strings else str(action.metavar)
 
 
 def class_cells(counts: Sequence[int]) -> list[str]:
@@ -111,27 +116,6 @@ def class_cells(counts: Sequence[int]) -> list[str]:
     return [f"{len(counts):,}", f"{few:,}" if few == many else f"{few:,} to {many:,}"]
 
 
-def shorten(name: str, width: int = 40) -> str:
-    """Return a name of at most `width` characters."""
-    escaped = escape(name[: width + 1])
-    return escaped if len(escaped) <= width else f"{escaped[: width - 3]}..."
-
-
 def describe_feature(feature: Feature) -> str:
     """Return a short description of a feature."""
-    from covey import Audio, ClassLabel, Image, Tensor
-
-    if isinstance(feature, ClassLabel):
-        count = feature.num_classes
-        return f"ClassLabel of {count:,} classes" if count else "ClassLabel"
-    if isinstance(feature, Tensor):
-        shape = f" {feature.shape}" if feature.shape else ""
-        text = f"{feature.dtype}{shape}".replace("None", "any")
-        if not isinstance(feature, Audio):
-            return text
-        rate = "unknown rate" if feature.sample_rate is None else f"{feature.sample_rate:,} Hz"
-        return f"Audio of {text}, {rate}"
-    if isinstance(feature, Image):
-        rotated = ", rotated according to EXIF" if feature.exif_orientation else ""
-        return f"Image {feature.shape} of {feature.dtype}{rotated}".replace("None", "any")
-    return shorten(str(feature), TERMINAL_WIDTH - 20)
+    return feature.summary

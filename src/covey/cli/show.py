@@ -227,7 +227,6 @@ def _sheet_rows(dataset: Dataset, feature: str, chosen: Sequence[int]) -> list[S
     import numpy as np
 
     from covey.cli.contact_sheet import MAX_COLUMNS, MAX_ROWS, SheetRow, thumbnails
-    from covey.cli.values import class_name
 
     if dataset.label is None:
         begins = range(0, min(len(chosen), MAX_ROWS * _ROW_IMAGES), _ROW_IMAGES)
@@ -242,7 +241,7 @@ def _sheet_rows(dataset: Dataset, feature: str, chosen: Sequence[int]) -> list[S
         by_class.setdefault(label, []).append(number)
     return [
         SheetRow(
-            class_name(dataset, label),
+            dataset.class_name(label),
             label,
             thumbnails(dataset, feature, part[:MAX_COLUMNS]),
         )

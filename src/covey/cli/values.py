@@ -56,7 +56,7 @@ def read_examples(
                 "id": number,
                 "class": None
                 if labels is None
-                else {"id": labels[row], "name": class_name(dataset, labels[row])},
+                else {"id": labels[row], "name": dataset.class_name(labels[row])},
                 "shard": shown(place.name),
                 "record": place.record,
                 "offset": place.offset,
@@ -65,11 +65,6 @@ def read_examples(
                     for name, kind in features.items()
                 },
             }
-
-
-def class_name(dataset: Dataset, label: int) -> str:
-    """Return the name of a class id."""
-    return dataset.class_name(label)
 
 
 def summarize(value: Any, feature: Feature) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from covey.classes import ClassTable
 from covey.dataset.selection import Ids, Selection, parse_ids
+from covey.errors import checks_keywords
 from covey.loader import Examples, Loader, LoadOptions
 from covey.loader.batch import BatchFormat
 from covey.loader.source import check_classes
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from covey.loader.options import LoadKeywords
 
 
+_OPTIONS = tuple(field.name for field in fields(LoadOptions))
+
+
 class Loadable(Examples, ABC):
     """Examples that can be loaded in batches."""
 
@@ -38,6 +43,7 @@ class Loadable(Examples, ABC):
     def classes(self) -> ClassTable:
         """Class ids, names and record ids."""
 
+    @checks_keywords(_OPTIONS)
     def batches(
         self,
         classes_per_batch: int,
@@ -79,6 +85,7 @@ class Loadable(Examples, ABC):
         make_plan = partial(_balanced, self, classes_per_batch, examples_per_class, **keywords)
         return self._load(make_plan, options)
 
+    @checks_keywords(_OPTIONS)
     def shuffled(
         self,
         batch_size: int,
@@ -100,6 +107,7 @@ class Loadable(Examples, ABC):
         make_plan = partial(ShuffledPlan, len(self), batch_size, seed, remainder=remainder)
         return self._load(make_plan, options)
 
+    @checks_keywords(_OPTIONS)
     def sequential(
         self, batch_size: int, *, remainder: Remainder = "keep", **options: Unpack[LoadKeywords]
     ) -> Loader:
@@ -162,6 +170,9 @@ class RawRecords(Sequence[bytes]):
         ids = parse_ids(key, len(self))
         records = self.read(ids.reshape(-1))
         return records if ids.ndim else records[0]
+
+    def __repr__(self) -> str:
+        return f"<RawRecords: {len(self):,} records>"
 
     def read(self, ids: Ids) -> list[bytes]:
         """Return the records `ids`."""

@@ -9,16 +9,17 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._text import outline
 from covey.classes import ClassNames, ClassTable, Renumbering
 from covey.dataset.batches import RawRecords
 from covey.dataset.operations import Operations
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import DatasetError, escape
+from covey.errors import DatasetError, shorten
 from covey.labels import decode_strings, is_string
 from covey.loader.source import NativeSource
 from covey.reading import Gatherer
-from covey.results import SkippedRecord
-from covey.schema import Features
+from covey.results import SkippedRecord, count_of
+from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.pixel_options import check_max_pixels
@@ -89,9 +90,21 @@ class Dataset(Operations):
         return len(self._selection)
 
     def __repr__(self) -> str:
-        classes = "" if self.label is None else f", {len(self.classes):,} classes of {self.label!r}"
-        names = escape(", ".join(self.features))
-        return f"<covey.Dataset: {len(self):,} examples of {names}{classes}>"
+        rows = ((name, feature.summary) for name, feature in self.features.items())
+        return outline(f"<covey.Dataset: {self._counts()}>", rows)
+
+    def _counts(self) -> str:
+        count = count_of(len(self), "example")
+        if self.label is None:
+            return f"{count}, no label"
+        classes = count_of(len(self.classes), "class", "classes")
+        return f"{count}, {classes} of {shorten(self.label)!r}"
+
+    def _repr_html_(self) -> str:
+        from covey._html import dataset_html
+
+        images = [name for name, kind in self.features.items() if isinstance(kind, Image)]
+        return dataset_html(self, f"covey.Dataset: {self._counts()}", images)
 
     def __enter__(self) -> Dataset:
         return self

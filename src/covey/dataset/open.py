@@ -88,7 +88,7 @@ def open(  # noqa: A001 - like gzip.open
     (3, {0: 'owl', 1: 'wren'}, [2, 1])
     """
     if on_error not in ("raise", "skip"):
-        raise DatasetError(option="on_error", found=on_error, allowed="'raise' or 'skip'")
+        raise DatasetError(option="on_error", found=on_error, choices=("raise", "skip"))
     check_labels(labels)
     builder = IndexBuilder(
         declared=None if features is None else Features(features),
@@ -200,7 +200,7 @@ def _check_missing(split: SplitFiles, layout: Layout, on_error: OnError) -> None
         raise DatasetError(
             reason,
             path=layout.path,
-            remedy="to open the others, pass a list of files, or on_error='skip'",
+            remedy="pass path= as a list of files to open the others, or pass on_error='skip'",
         )
     warnings.warn(f"{layout.path}: {reason}", SkippedRecordsWarning, stacklevel=5)
 

@@ -219,7 +219,7 @@ class IndexBuilder:
                             record=block.first,
                             option="label",
                             found=self.label,
-                            allowed=f"one of the features {', '.join(features)}",
+                            choices=features,
                         )
                     return features
         return Features({})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from covey._text import outline
 from covey.errors import PlanError, SmallClassesWarning
 from covey.loader import state as states
 from covey.loader.iterator import LoaderIterator, Position
@@ -17,6 +18,7 @@ from covey.loader.prefetch import Allocate, BatchBuilder, Format
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_int, check_step
+from covey.results import count_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -79,7 +81,16 @@ class Loader:
         return self.plan.steps_per_epoch
 
     def __repr__(self) -> str:
-        return f"<covey.Loader at step {self.step:,} of {self.plan!r}>"
+        return outline(self._title(), [("plan", repr(self.plan)), *self._options.changes()])
+
+    def _title(self) -> str:
+        steps = count_of(len(self), "step")
+        return f"<covey.Loader: {steps} per epoch, the next is step {self.step:,}>"
+
+    def _repr_html_(self) -> str:
+        from covey._html import loader_html
+
+        return loader_html(self, self._title().strip("<>"))
 
     def __enter__(self) -> Loader:
         return self

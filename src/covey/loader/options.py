@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -250,6 +250,15 @@ class LoadOptions:
             views=self.views,
             decode=self.decode,
         )
+
+    def changes(self) -> list[tuple[str, str]]:
+        """Return the names and values of the options that differ from their defaults."""
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        return [
+            (field.name, getattr(value, "__qualname__", None) or repr(value))
+            for field, value in values
+            if value is not field.default and value != field.default
+        ]
 
     @property
     def thread_count(self) -> int:

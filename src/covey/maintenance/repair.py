@@ -113,7 +113,7 @@ def repair(
     """
     started = time.perf_counter()
     if mode not in ("error", "overwrite"):
-        raise DatasetError(option="mode", found=mode, allowed="'error' or 'overwrite'")
+        raise DatasetError(option="mode", found=mode, choices=("error", "overwrite"))
     if output is None:
         if not isinstance(path, (str, os.PathLike)):
             allowed = "a directory or URL if the path is a list of files"
@@ -142,7 +142,9 @@ def repair(
             raise DatasetError(
                 f"there are no valid records{reason}",
                 path=layout.path,
-                remedy="" if lost else "pass shards that the metadata does not list as files",
+                remedy=""
+                if lost
+                else "pass path= as a list of files if the metadata does not list them",
             )
         written = tuple(
             each.write(target, targets[each.name], mode, storage_options, common) for each in splits
@@ -382,7 +384,7 @@ def _merge_features(writer: SplitWriter, features: Features) -> Features:
                 f"{describe(each.second)} in the repaired dataset",
                 path=writer.target.directory,
                 feature=each.name,
-                remedy="pass another output",
+                remedy="pass another output=",
             )
     return unify(base, features)
 

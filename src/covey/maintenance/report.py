@@ -12,7 +12,7 @@ from typing import Any
 from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset_info import DatasetInfo
-from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, list_names
 from covey.filenames import INFO_FILE, newest_versions
 from covey.index import ShardFiles
 from covey.results import Problem
@@ -152,13 +152,15 @@ def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
     if split is None:
         return tuple(layout.splits)
     chosen = tuple(dict.fromkeys(re.split(r"\s*\+\s*", split)))
-    if any(name not in layout.splits for name in chosen):
-        raise DatasetError(
-            path=layout.path,
-            option="split",
-            found=split,
-            allowed=f"one of {', '.join(layout.splits) or 'no splits'}, or several joined by '+'",
-        )
+    for name in chosen:
+        if name not in layout.splits:
+            raise DatasetError(
+                path=layout.path,
+                option="split",
+                found=name,
+                allowed=f"one of {list_names(layout.splits)}, or several joined by '+'",
+                choices=layout.splits,
+            )
     return chosen
 
 

@@ -247,7 +247,10 @@ def _parse_epoch(steps: Any) -> Epoch:
     if isinstance(steps, str):
         if steps not in ("classes", "examples"):
             raise PlanError(
-                option="steps_per_epoch", found=steps, allowed="an integer, 'classes' or 'examples'"
+                option="steps_per_epoch",
+                found=steps,
+                allowed="an integer, 'classes' or 'examples'",
+                choices=("classes", "examples"),
             )
         return steps  # type: ignore[return-value]
     return check_int("steps_per_epoch", steps, 1, 2**62)

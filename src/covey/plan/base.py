@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import PlanError
+from covey.errors import PlanError, shorten
 
 Ids = NDArray[np.int64]
 Mode = Literal["split", "independent"]
@@ -170,11 +170,11 @@ class Plan(ABC):
                 option="rank", found=rank, allowed=f"below world_size, which is {world_size}"
             )
         if mode not in MODES:
-            raise PlanError(option="mode", found=mode, allowed="'split' or 'independent'")
+            raise PlanError(option="mode", found=mode, choices=("split", "independent"))
         if mode == "split" and world_size > self._units:
             raise PlanError(
                 f"a batch of {self._units} units cannot be split over {world_size} ranks",
-                remedy="use larger batches, or mode='independent'",
+                remedy="use larger batches, or pass mode='independent'",
             )
         other = self._copy()
         other.__dict__.pop("batches_per_epoch", None)  # depends on the ranks
@@ -232,7 +232,9 @@ class Plan(ABC):
         """Parameters that determine the batches; a state is rejected if they differ."""
 
     def __repr__(self) -> str:
-        parameters = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
+        # The checksum identifies a state; the type is the kind.
+        shown = {k: v for k, v in self.description.items() if k not in ("kind", "sum")}
+        parameters = ", ".join(f"{name}={shorten(repr(value))}" for name, value in shown.items())
         ranks = (
             f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
         )

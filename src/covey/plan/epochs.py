@@ -25,7 +25,7 @@ class _EpochPlan(Plan):
             raise PlanError(
                 option="remainder",
                 found=remainder,
-                allowed=f"one of {', '.join(map(repr, REMAINDERS))}",
+                choices=REMAINDERS,
             )
         if remainder == "drop" and records < batch_size:
             raise PlanError(

@@ -76,8 +76,7 @@ def choose(
         DatasetError: If a class of `class_list` does not exist.
     """
     if small_classes not in SMALL_CLASSES:
-        allowed = ", ".join(map(repr, SMALL_CLASSES))
-        raise PlanError(option="small_classes", found=small_classes, allowed=f"one of {allowed}")
+        raise PlanError(option="small_classes", found=small_classes, choices=SMALL_CLASSES)
     positions = np.arange(len(table), dtype=np.int64)
     if class_list is not None:
         if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
@@ -119,7 +118,8 @@ def _report(
     if small_classes == "error":
         raise PlanError(
             reason,
-            remedy="reduce examples_per_class, or pass small_classes='repeat' or 'drop'",
+            remedy="reduce examples_per_class=, or pass small_classes='repeat', or pass "
+            "small_classes='drop'",
         )
     action = "their examples are repeated" if small_classes == "repeat" else "they are dropped"
     warnings.warn(f"{reason}; {action}", SmallClassesWarning, stacklevel=_stack_level())
@@ -152,7 +152,10 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     if isinstance(given, str):
         if given not in NAMED:
             raise PlanError(
-                option="class_weights", found=given, allowed="'sqrt', 'size', an array or a dict"
+                option="class_weights",
+                found=given,
+                allowed="'sqrt', 'size', an array or a dict",
+                choices=NAMED,
             )
         return counts if given == "size" else np.sqrt(counts)
     weights = _of_all(given, eligible.table)[eligible.positions]

@@ -191,5 +191,6 @@ def _full_error(path: str, limit: int) -> StorageError:
         "the shard must be decompressed as a whole, and its data exceeds the limit of the cache "
         f"({limit} bytes)",
         path=path,
-        remedy="raise cache_bytes= or COVEY_CACHE_BYTES, or rewrite the data with `covey write`",
+        remedy="raise cache_bytes=, or set COVEY_CACHE_BYTES, or rewrite the data with "
+        "`covey write`",
     )

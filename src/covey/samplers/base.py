@@ -60,6 +60,13 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         """Index of the epoch. It may be set, to continue with another epoch."""
         self._counter = EpochCounter(self.steps_per_epoch)
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}: {self.classes_per_batch:,} classes x "
+            f"{self.examples_per_class_per_batch:,} examples, {self.steps_per_epoch:,} steps per "
+            f"epoch, epoch {self.epoch:,}, {self.framework}>"
+        )
+
     @abstractmethod
     def get_examples(
         self, batch_id: int, num_classes: int, examples_per_class: int

@@ -136,7 +136,7 @@ class _TFDSSplit:
                     path=shown(directory),
                     option=argument,
                     found=key,
-                    allowed=f"one of {', '.join(map(repr, features))}",
+                    choices=features,
                 )
 
     def __len__(self) -> int:

@@ -122,6 +122,11 @@ class Audio(Tensor):
         return f"Audio({', '.join(parts)})"
 
     @property
+    def summary(self) -> str:
+        rate = "unknown rate" if self.sample_rate is None else f"{self.sample_rate:,} Hz"
+        return f"Audio of {super().summary}, {rate}"
+
+    @property
     def channels(self) -> int:
         """Number of channels."""
         return self.shape[1] or 1 if len(self.shape) == 2 else 1

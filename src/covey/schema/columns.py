@@ -48,7 +48,7 @@ def parse_dtype(dtype: Any) -> str:
     ('uint8', 'str', 'float32')
     """
     if dtype is None:
-        raise FeatureError(option="dtype", found=None, allowed=f"one of {', '.join(DTYPES)}")
+        raise FeatureError(option="dtype", found=None, choices=DTYPES)
     python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
     if isinstance(dtype, type) and dtype in python:
         return python[dtype]
@@ -61,7 +61,7 @@ def parse_dtype(dtype: Any) -> str:
     except (TypeError, ValueError):
         name = str(dtype)
     if name not in DTYPES:
-        raise FeatureError(option="dtype", found=dtype, allowed=f"one of {', '.join(DTYPES)}")
+        raise FeatureError(option="dtype", found=dtype, choices=DTYPES)
     return name
 
 

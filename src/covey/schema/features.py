@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError
+from covey._text import outline
+from covey.errors import FeatureError, list_names, shorten
 from covey.schema.codec import (
     MAX_DEPTH,
     ExampleBlock,
@@ -40,6 +41,9 @@ from covey.schema.infer import infer_column_kinds, infer_kinds, infer_record_kin
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
+
+# A repr of more characters has several lines.
+_MAX_LINE = 100
 
 
 class Features(Mapping[str, Feature]):
@@ -172,7 +176,16 @@ class Features(Mapping[str, Feature]):
         return len(self._features)
 
     def __repr__(self) -> str:
-        return f"Features({self._features!r})"
+        text = f"Features({self._features!r})"
+        if len(text) <= _MAX_LINE:
+            return text
+        rows = ((name, feature.summary) for name, feature in self.items())
+        return outline(f"<Features: {len(self):,} features>", rows)
+
+    def _repr_html_(self) -> str:
+        from covey._html import features_html
+
+        return features_html(self)
 
     def __hash__(self) -> int:
         return hash(frozenset(self._features.items()))
@@ -231,8 +244,11 @@ class Features(Mapping[str, Feature]):
                 raise self._unknown(name)
 
     def _unknown(self, name: str) -> FeatureError:
-        known = ", ".join(self) or "none"
-        return FeatureError(f"there is no feature {name!r}; the features are: {known}")
+        return FeatureError(
+            f"there is no feature {shorten(str(name))!r}; the features are {list_names(self)}",
+            found=name,
+            choices=self,
+        )
 
     def without_defaults(self) -> Features:
         """Return the features with all of them required."""

@@ -110,9 +110,9 @@ class Image(Feature):
         default: Any = REQUIRED,
     ) -> None:
         if dtype not in ("uint8", "uint16"):
-            raise FeatureError(option="dtype", found=dtype, allowed="'uint8' or 'uint16'")
+            raise FeatureError(option="dtype", found=dtype, choices=("uint8", "uint16"))
         if format not in FORMATS:
-            raise FeatureError(option="format", found=format, allowed=f"one of {FORMATS}")
+            raise FeatureError(option="format", found=format, choices=FORMATS)
         if not isinstance(exif_orientation, bool):
             raise FeatureError(
                 option="exif_orientation", found=exif_orientation, allowed="True or False"
@@ -128,6 +128,11 @@ class Image(Feature):
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def summary(self) -> str:
+        rotated = ", rotated according to EXIF" if self.exif_orientation else ""
+        return f"Image {self.shape} of {self.dtype}{rotated}".replace("None", "any")
 
     @property
     def channels(self) -> int | None:

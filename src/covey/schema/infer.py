@@ -124,12 +124,12 @@ class Inference:
                 raise FeatureError(
                     "the previous examples do not have it",
                     feature=name,
-                    remedy="pass a default, or declare the features",
+                    remedy="pass defaults=, or pass features=",
                 )
             raise FeatureError(
                 f"it is missing, but example {self._guesses[path].example} has it",
                 feature=name,
-                remedy="pass a default",
+                remedy="pass defaults=",
             )
 
     def merge(
@@ -193,7 +193,7 @@ class Inference:
                     f"example {guess.example} has it, but only {self._seen[path]} of "
                     f"{self._count} examples do",
                     feature=name,
-                    remedy="pass a default",
+                    remedy="pass defaults=",
                 )
             try:
                 kinds[path] = self._feature(guess, name)

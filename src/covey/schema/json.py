@@ -156,7 +156,7 @@ def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
     if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
         raise FormatError(option="path", found=path, allowed="a list of strings")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise FormatError(option="kind", found=kind, allowed=f"one of {', '.join(_KINDS)}")
+        raise FormatError(option="kind", found=kind, choices=_KINDS)
     expected = _fields(_KINDS[kind])
     for field in fields:
         if field not in expected:

@@ -32,7 +32,7 @@ def too_large(height: int, width: int, max_pixels: int) -> FeatureError:
         f"the image has {height} x {width} = {width * height:,} pixels",
         option="max_pixels",
         found=max_pixels,
-        remedy="pass a larger value if the data is trusted",
+        remedy="pass a larger max_pixels= if the data is trusted",
     )
 
 

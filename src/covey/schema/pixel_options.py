@@ -43,8 +43,7 @@ class PixelOptions:
         for option, allowed in (("crop", get_args(Crop)), ("decode", get_args(Decode))):
             found = getattr(self, option)
             if found not in allowed:
-                listed = ", ".join(map(repr, allowed))
-                raise FeatureError(option=option, found=found, allowed=f"one of {listed}")
+                raise FeatureError(option=option, found=found, choices=allowed)
         if self.size is None and self.crop != "squash":
             raise FeatureError(
                 "a crop is resized to image_size=",

@@ -82,7 +82,7 @@ class Tensor(Feature):
         encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
         if encoding not in ("list", "bytes", *_PACKED):
             raise FeatureError(
-                option="encoding", found=encoding, allowed=f"'list' or 'bytes', or one of {_PACKED}"
+                option="encoding", found=encoding, choices=("list", "bytes", *_PACKED)
             )
         if dtype in STRINGS and encoding != "list":
             raise FeatureError(option="encoding", found=encoding, allowed=f"'list' for {dtype}")
@@ -112,6 +112,10 @@ class Tensor(Feature):
         return (
             f"Tensor(dtype={self.dtype!r}, shape={self.shape}, encoding={self.encoding!r}{default})"
         )
+
+    @property
+    def summary(self) -> str:
+        return f"{self.dtype} {self.shape or ''}".replace("None", "any").rstrip()
 
     @property
     def is_plain(self) -> bool:

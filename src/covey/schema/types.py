@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import RaggedArray, SparseArray, SparseBatch
-from covey.errors import FeatureError
+from covey.errors import FeatureError, list_names, shorten
 from covey.schema.columns import (
     STRINGS,
     Column,
@@ -55,6 +55,11 @@ class Feature:
     def columns(self, name: str) -> tuple[Column, ...]:
         """Return the columns that the feature `name` is stored in."""
         raise NotImplementedError
+
+    @property
+    def summary(self) -> str:
+        """A short description."""
+        return shorten(repr(self), 60)
 
     @property
     def is_plain(self) -> bool:
@@ -145,6 +150,17 @@ class ClassLabel(Feature):
                 raise FeatureError(option="num_classes", found=count, allowed="an integer >= 0")
         if self.default is not REQUIRED:
             object.__setattr__(self, "default", int(self._column("default").coerce(self.default)))
+
+    def __repr__(self) -> str:
+        parts = [] if self.num_classes is None else [f"num_classes={self.num_classes}"]
+        if self.names is not None:
+            parts = [f"names=[{list_names(self.names, 6)}]"]
+        parts += [] if self.default is REQUIRED else [f"default={self.default!r}"]
+        return f"ClassLabel({', '.join(parts)})"
+
+    @property
+    def summary(self) -> str:
+        return f"ClassLabel of {self.num_classes:,} classes" if self.num_classes else "ClassLabel"
 
     @property
     def is_plain(self) -> bool:

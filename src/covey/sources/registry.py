@@ -215,7 +215,7 @@ def _open(path: str, kind: str | None, options: SourceOptions) -> Source | Sourc
     raise source_error(
         probed.path,
         f"found {probed.describe()}, which has no supported format ({supported})",
-        remedy="specify kind if it has one of them",
+        remedy="pass kind= if it has one of them",
     )
 
 
@@ -245,7 +245,7 @@ def find_kind(name: str) -> Kind:
     for kind in KINDS.values():
         if fold(kind.name) == fold(name):
             return kind
-    raise SourceError(option="kind", found=name, allowed=f"one of {list_names(KINDS, 99)}")
+    raise SourceError(option="kind", found=name, choices=KINDS)
 
 
 def check_file(probed: ProbedPath, kind: str) -> str:

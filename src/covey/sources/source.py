@@ -8,8 +8,11 @@ from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
-from covey.errors import CoveyError, SourceError
+from covey._text import outline
+from covey.errors import CoveyError, SourceError, shorten
+from covey.errors import list_names as list_names
 from covey.labels import LABEL_NAMES
+from covey.results import count_of
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
@@ -121,6 +124,12 @@ class Source:
     notes: tuple[str, ...] = ()
     """What a summary should mention, such as files that are not read."""
 
+    def __repr__(self) -> str:
+        count = "" if self.length is None else f", {count_of(self.length, 'example')}"
+        label = "no label" if self.label is None else f"label {shorten(self.label)!r}"
+        rows = ((name, each.summary) for name, each in (self.features or {}).items())
+        return outline(f"<Source: {self.kind} {shorten(self.path, 80)}{count}, {label}>", rows)
+
 
 class SourceSplits(Mapping[str, Source]):
     """The splits of a source, by name. A split is opened when it is first accessed.
@@ -147,6 +156,9 @@ class SourceSplits(Mapping[str, Source]):
 
     def __len__(self) -> int:
         return len(self._openers)
+
+    def __repr__(self) -> str:
+        return f"<SourceSplits: {list_names(self)}>"
 
 
 class LazyItems(Sequence[Item], abc.ABC):
@@ -211,21 +223,7 @@ def check_label(label: str | None, names: Iterable[str], path: str) -> None:
     """Raise SourceError if the requested label is not one of the features."""
     listed = list(names)
     if label is not None and label not in listed:
-        raise source_error(
-            path, "", option="label", found=label, allowed=f"one of {list_names(listed)}"
-        )
-
-
-def list_names(names: Iterable[str], limit: int = 8) -> str:
-    """Return names for a message, at most `limit` of them.
-
-    >>> list_names("abcd", limit=2)
-    "'a', 'b' and 2 more"
-    """
-    listed = [repr(name) for name in names]
-    if len(listed) > limit:
-        return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
-    return ", ".join(listed) or "none"
+        raise source_error(path, "", option="label", found=label, choices=listed)
 
 
 def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
@@ -243,9 +241,7 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
         found = [name for name in listed if name.lower() in synonyms]
         if split in synonyms and len(found) == 1:
             return found[0]
-    raise source_error(
-        path, "", option="split", found=split, allowed=f"one of {list_names(listed)}"
-    )
+    raise source_error(path, "", option="split", found=split, choices=listed)
 
 
 def open_split_files(

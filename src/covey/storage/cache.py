@@ -261,7 +261,7 @@ class DiskCache:
         return StorageError(
             f"{size} bytes are needed at the same time, but the limit of the cache is {self.limit}",
             path=self.root,
-            remedy="raise cache_bytes= or COVEY_CACHE_BYTES",
+            remedy="raise cache_bytes=, or set COVEY_CACHE_BYTES",
         )
 
     def _scan(self) -> Iterator[_Usage]:

@@ -92,10 +92,10 @@ _TRANSIENT = {
 }
 
 _CREDENTIALS = {
-    "s3": "key=, secret=, or anon=True for public data; AWS_ACCESS_KEY_ID, AWS_PROFILE",
-    "gs": "token=; GOOGLE_APPLICATION_CREDENTIALS",
-    "http": 'headers={"Authorization": ...}',
-    "az": "account_name=, account_key=; AZURE_STORAGE_CONNECTION_STRING",
+    "s3": "key and secret, anon for public data, AWS_ACCESS_KEY_ID, AWS_PROFILE",
+    "gs": "token, GOOGLE_APPLICATION_CREDENTIALS",
+    "http": "headers with Authorization",
+    "az": "account_name and account_key, AZURE_STORAGE_CONNECTION_STRING",
 }
 _CREDENTIALS.update(s3a=_CREDENTIALS["s3"], gcs=_CREDENTIALS["gs"], https=_CREDENTIALS["http"])
 _CREDENTIALS.update(abfs=_CREDENTIALS["az"])

@@ -169,10 +169,7 @@ def truncation_reason(available: int, needed: int) -> str:
 
 def limit_reason(needed: int, limit: int) -> str:
     """Return the reason of an error for a frame whose record exceeds ``max_record_bytes``."""
-    return (
-        f"the length of the record is {needed - FRAME_BYTES} bytes, over the limit of {limit}; "
-        "pass a larger max_record_bytes if it is correct"
-    )
+    return f"the length of the record is {needed - FRAME_BYTES} bytes, over the limit of {limit}"
 
 
 def starts_with_frame(data: bytes | memoryview) -> bool:

@@ -257,7 +257,9 @@ class RecordReader:
         """Check the size of a record that the size of the file does not limit."""
         limit = self._max_record_bytes
         if needed > limit + FRAME_BYTES and not isinstance(stream, FileStream):
-            raise self._error(record, offset, limit_reason(needed, limit))
+            error = self._error(record, offset, limit_reason(needed, limit))
+            error.remedy = f"pass a larger max_record_bytes= if it is correct, or {error.remedy}"
+            raise error
 
     def _skip(self, error: CorruptRecordError, length: int | None) -> None:
         self.skipped.append(

@@ -210,8 +210,6 @@ def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
 def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:
     """Return the column that has the key of each row."""
     if name not in columns:
-        raise FeatureError(
-            option="key", found=name, allowed=f"one of the columns {', '.join(columns)}"
-        )
+        raise FeatureError(option="key", found=name, choices=columns)
     column = columns[name]
     return list(column.tolist() if isinstance(column, np.ndarray) else column)

@@ -145,9 +145,7 @@ def group_keys(features: Features, by: str, column: Any) -> list[Key]:
     """
     if by not in features or not can_be_label(features[by]):
         allowed = [name for name, feature in features.items() if can_be_label(feature)]
-        raise DatasetError(
-            option="hold_out.by", found=by, allowed=f"one of {', '.join(allowed) or 'no features'}"
-        )
+        raise DatasetError(option="hold_out.by", found=by, choices=allowed)
     feature = features[by]
     names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
     values = column.tolist() if isinstance(column, np.ndarray) else column

@@ -156,8 +156,8 @@ def normalize_input(examples: Any) -> Input:
         raise DatasetError(
             f"it is the path {shown(os.fsdecode(examples))!r}",
             option="examples",
-            remedy="open it with covey.open_source(path), which reads directories of images, CSV, "
-            "JSON, Parquet, NPZ and TFRecords",
+            remedy="open it with covey.sources.open_source(path), which reads directories of "
+            "images, CSV, JSON, Parquet, NPZ and TFRecords",
         )
     _reject_containers(examples)
     if isinstance(examples, Mapping):

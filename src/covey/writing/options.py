@@ -73,8 +73,8 @@ class WriteOptions:
         for option in ("shuffle", "sort_by_class"):
             value = getattr(self, option)
             _check(option, value, isinstance(value, bool), "True or False")
-        _check("mode", self.mode, self.mode in ("error", "overwrite", "append"), _MODES)
-        _check("on_error", self.on_error, self.on_error in ("raise", "skip"), "'raise' or 'skip'")
+        _check_choice("mode", self.mode, ("error", "overwrite", "append"))
+        _check_choice("on_error", self.on_error, ("raise", "skip"))
         self._check_integers()
         is_valid = self.hold_out is None or isinstance(self.hold_out, HoldOut)
         _check("hold_out", self.hold_out, is_valid, "a covey.HoldOut")
@@ -92,7 +92,10 @@ class WriteOptions:
             compression = parse_compression(self.compression)
         except ValueError:
             raise DatasetError(
-                option="compression", found=self.compression, allowed="None, 'GZIP' or 'ZLIB'"
+                option="compression",
+                found=self.compression,
+                allowed="None, 'GZIP' or 'ZLIB'",
+                choices=("GZIP", "ZLIB"),
             ) from None
         object.__setattr__(self, "compression", compression)
 
@@ -131,12 +134,14 @@ class WriteOptions:
         return self.workers or cpu_count()
 
 
-_MODES = "'error', 'overwrite' or 'append'"
-
-
 def _check(option: str, value: Any, is_valid: bool, allowed: str) -> None:
     if not is_valid:
         raise DatasetError(option=option, found=value, allowed=allowed)
+
+
+def _check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise DatasetError(option=option, found=value, choices=choices)
 
 
 def _is_integer(value: Any, low: int, high: int | None = None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
-from covey.errors import DatasetError
+from covey.errors import DatasetError, checks_keywords
 from covey.labels import Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
@@ -35,6 +35,7 @@ from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
 
+@checks_keywords()
 def write(
     examples: Any,
     path: str | os.PathLike[str],

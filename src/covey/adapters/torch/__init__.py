@@ -124,7 +124,7 @@ def to_torch(
                 allowed="omitted",
             )
     if decode not in ("cpu", "gpu"):
-        raise PlanError(option="decode", found=decode, allowed="'cpu' or 'gpu'")
+        raise PlanError(option="decode", found=decode, choices=("cpu", "gpu"))
     images = ImageConversion(layout, dtype, mean, std)
     if device is None:
         _check_device_options(images, decode, resident)

@@ -87,7 +87,7 @@ def find_decoder(device: torch.device) -> Any:
         option="decode",
         found="gpu",
         allowed="'cpu'",
-        remedy="run: pip install torchvision",
+        remedy="run: pip install 'covey[gpu]'",
     )
 
 

@@ -197,6 +197,9 @@ class EpochSampler(Sampler[Item]):
         """The plan: which examples a batch has."""
         return self.cursor.plan
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} per epoch of {self.plan!r}>"
+
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
         return self.plan.steps_per_epoch

@@ -1,0 +1,283 @@
+"""Scenes of a newcomer at the terminal: typing errors, advice, completion."""
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import covey
+from covey.cli import make_parser
+from covey.cli.output import OptionNames
+from covey.errors import CoveyError, DatasetError, FeatureError, PlanError, SourceError
+
+BIRDS = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "crow") * 4]
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "covey", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def birds(tmp_path_factory):
+    path = tmp_path_factory.mktemp("console") / "birds"
+    covey.write(BIRDS, path, split="train", label="species", progress=False)
+    covey.write(BIRDS, path, split="test", label="species", progress=False)
+    return path
+
+
+# Typing errors of the command line.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["wirte"], "covey: unknown command wirte; did you mean write?"),
+        (["fly"], "covey: unknown command fly; `covey --help` lists the commands"),
+        (["--vers"], "covey: unknown option --vers; did you mean --version?"),
+        (["write", "--shard", "3"], "covey write: unknown option --shard; did you mean --shards?"),
+        (["verify", "x", "--wings"], "covey verify: unknown option --wings; `covey verify --help` "
+         "lists the options"),
+        (["sample", "x", "-z"], "covey sample: unknown option -z; `covey sample --help` lists the "
+         "options"),
+        (["write", "a", "b", "--mode", "overwrit"], "covey write: argument --mode: 'overwrit' must "
+         "be one of 'error', 'overwrite', 'append'; did you mean overwrite?"),
+        (["write", "a"], "covey write: the following arguments are required: TARGET"),
+        (["verify", "x", "y"], "covey verify: unexpected argument 'y'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_prints_one_line(arguments, line):
+    result = run(*arguments)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"{line}\n")
+
+
+def test_values_that_begin_with_a_dash_are_not_options(birds):
+    result = run("write", "-", "x", "--description", "-x is a value", "--seed", "-5")
+    assert (result.returncode, "unknown" in result.stderr) == (1, False)
+    assert run("info", "--", "--nix").returncode == 1
+
+
+def test_a_hostile_argument_is_escaped():
+    result = run("write", "--\x1b[2Jshards")
+    assert result.returncode == 2
+    assert "\x1b" not in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+# Typing errors in Python.
+
+
+def suggestion(call, kind=CoveyError):
+    with pytest.raises(kind) as caught:
+        call()
+    assert f"did you mean {caught.value.suggestion!r}?" in str(caught.value)
+    return caught.value.suggestion
+
+
+def test_names_are_suggested(birds):
+    ds = covey.open(birds, split="train")
+    assert suggestion(lambda: ds.batches(2, 2, select="sonng"), FeatureError) == "song"
+    assert suggestion(lambda: ds.batches(2, 2, select=["Songs"]), FeatureError) == "song"
+    assert suggestion(lambda: ds.columns("specie"), FeatureError) == "species"
+    assert suggestion(lambda: ds.where(label="wrenn"), DatasetError) == "wren"
+    assert suggestion(lambda: ds.where(label=b"OWL"), DatasetError) == "owl"
+    assert suggestion(lambda: ds.batches(2, 2, class_list=["owl", "corw"]), DatasetError) == "crow"
+    assert suggestion(lambda: ds.batches(2, 2, class_weights={"wern": 2}), DatasetError) == "wren"
+    assert suggestion(lambda: ds.batches(2, 2, class_weights="sqtr"), PlanError) == "sqrt"
+    assert suggestion(lambda: ds.batches(2, 2, mode="independant"), PlanError) == "independent"
+    assert suggestion(lambda: ds.batches(2, 2, small_classes="repaet"), PlanError) == "repeat"
+    assert suggestion(lambda: ds.shuffled(2, remainder="fil"), PlanError) == "fill"
+    assert suggestion(lambda: covey.open(birds, split="trian[:50%]")) == "train[:50%]"
+    assert suggestion(lambda: covey.info(birds, split="tets")) == "test"
+
+
+def test_arguments_of_a_write_are_suggested(tmp_path):
+    def write(**options):
+        return lambda: covey.write(BIRDS, tmp_path / "x", split="train", progress=False, **options)
+
+    assert suggestion(write(label="specie"), DatasetError) == "species"
+    assert suggestion(write(label="species", mode="overwirte")) == "overwrite"
+    assert suggestion(write(label="species", compression="GZP")) == "GZIP"
+    columns = {"song": [1.0, 2.0], "species": ["owl", "wren"], "name": ["a", "b"]}
+    error = suggestion(lambda: covey.write(columns, tmp_path / "y", split="train", key="nmae"))
+    assert error == "name"
+    table = tmp_path / "birds.csv"
+    table.write_text("file,species\na,owl\n")
+    open_source = covey.sources.open_source
+    assert suggestion(lambda: open_source(table, kind="cvs"), SourceError) == "CSV"
+    assert suggestion(lambda: open_source(table, label="specis"), SourceError) == "species"
+
+
+def test_attributes_and_keyword_arguments_are_suggested(birds):
+    with pytest.raises(AttributeError, match="no attribute 'opne'; did you mean 'open'"):
+        covey.opne  # noqa: B018
+    with pytest.raises(TypeError, match=r"open\(\) got .* 'splits'; did you mean 'split'"):
+        covey.open(birds, splits="train")
+    with pytest.raises(TypeError, match=r"write\(\) got .* 'lable'; did you mean 'label'"):
+        covey.write(BIRDS, "x", split="train", lable="species")
+    ds = covey.open(birds, split="train")
+    with pytest.raises(TypeError, match=r"'imagesize'; did you mean 'image_size'"):
+        ds.batches(2, 2, imagesize=3)
+
+
+def test_an_uncaught_error_suggests_once():
+    result = subprocess.run(
+        [sys.executable, "-c", "import covey; covey.opne"], capture_output=True, text=True
+    )
+    assert result.stderr.lower().count("did you mean") == 1
+
+
+# Advice that the caller can follow.
+
+
+def test_an_existing_split(birds, tmp_path):
+    (tmp_path / "birds.csv").write_text("song,species\n1,owl\n2,wren\n")
+    for command, expected in [
+        (("write", "birds.csv", birds), "--mode overwrite to replace it, or pass --mode append"),
+        (("repair", birds, "--output", "new"), "--mode overwrite to replace it"),
+    ]:
+        run("repair", birds, "--output", "new", cwd=tmp_path)
+        result = run(*command, cwd=tmp_path)
+        assert (result.returncode, expected in result.stderr) == (1, True), result.stderr
+        assert "mode=" not in result.stderr
+    assert "append" not in result.stderr  # covey repair has no --mode append
+    with pytest.raises(DatasetError) as caught:
+        covey.write(BIRDS, birds, split="train", progress=False)
+    assert "mode='overwrite'" in caught.value.remedy
+    assert "--" not in str(caught.value)
+
+
+def test_arguments_without_an_option_are_not_named(tmp_path):
+    """covey.open has on_error= and takes lists of files, covey sample neither."""
+    shards = [tmp_path / f"birds-{number:05}-of-00003.tfrecord" for number in (0, 2)]
+    features = covey.Features({"song": "float32", "species": "str"})
+    for shard in shards:
+        with covey.RecordWriter(shard) as writer:
+            writer.write(features.encode({"song": 0.5, "species": "owl"}))
+    with pytest.raises(DatasetError) as caught:
+        covey.open(tmp_path)
+    assert "on_error='skip'" in caught.value.remedy
+    result = run("sample", tmp_path)
+    assert result.returncode == 1
+    assert "birds-00001-of-00003.tfrecord" in result.stderr
+    assert not re.search(r"\w=|on.error|list of files", result.stderr)
+
+
+def test_the_advice_of_sample_names_its_options(tmp_path):
+    covey.write({"x": [1.0, 2.0], "y": [0, 1]}, tmp_path / "few", split="train", label="y")
+    parser = make_parser()._subparsers._group_actions[0].choices["sample"]
+    ds = covey.open(tmp_path / "few", split="train")
+    with pytest.raises(PlanError) as caught:
+        ds.batches(2, 2, small_classes="error")
+    assert caught.value.remedy.endswith("or pass small_classes='drop'")
+    assert OptionNames(parser).message(caught.value).endswith("; reduce --examples-per-class")
+
+
+def test_a_function_names_its_own_arguments(tmp_path):
+    """covey.open has features=, covey.build_index does not."""
+    for name, kind in (("a", "int64"), ("b", "str")):
+        features = covey.Features({"x": kind})
+        with covey.RecordWriter(tmp_path / f"{name}.tfrecord") as writer:
+            writer.write(features.encode({"x": 1 if kind == "int64" else "owl"}))
+    with pytest.raises(DatasetError) as caught:
+        covey.open(tmp_path / "*.tfrecord")
+    assert caught.value.remedy == "pass features="
+    with pytest.raises(DatasetError) as caught:
+        covey.build_index(tmp_path / "*.tfrecord")
+    assert caught.value.remedy == ""
+
+
+@pytest.mark.parametrize("split", ["train[80%:20%]", "train[5:5]"])
+def test_an_empty_range_is_an_error(birds, split):
+    with pytest.raises(DatasetError) as caught:
+        covey.open(birds, split=split)
+    assert (caught.value.option, caught.value.found) == ("split", split)
+
+
+# Completion.
+
+
+def complete_in_bash(script, line, cwd):
+    """Return the words that bash completes the last word of a line to."""
+    words = line.split(" ")
+    commands = f"""
+        source {script}
+        COMP_WORDS=({" ".join(f"'{word}'" for word in words)})
+        COMP_CWORD={len(words) - 1}
+        _covey
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    result = subprocess.run(
+        ["bash", "--norc", "-uc", textwrap.dedent(commands)],
+        capture_output=True, text=True, cwd=cwd, check=True,
+    )  # fmt: skip
+    return sorted(result.stdout.split())
+
+
+CASES = [
+    ("covey wr", ["write"]),
+    ("covey --v", ["--version"]),
+    ("covey write --mo", ["--mode"]),
+    ("covey write --mode ", ["append", "error", "overwrite"]),
+    ("covey repair data --mode o", ["overwrite"]),
+    ("covey sample --class-weights s", ["size", "sqrt"]),
+    ("covey completion ", ["bash", "fish", "zsh"]),
+    ("covey write phot", ["photos.csv"]),
+    ("covey write photos.csv --report phot", ["photos.csv"]),
+    ("covey verify --nix", []),
+]
+
+
+@pytest.fixture
+def work(tmp_path):
+    (tmp_path / "photos.csv").touch()
+    return tmp_path
+
+
+def script_of(shell, directory):
+    result = run("completion", shell)
+    assert (result.returncode, result.stderr) == (0, "")
+    path = directory.parent / f"script.{shell}"
+    path.write_text(result.stdout)
+    return path
+
+
+def test_bash_completes(work):
+    script = script_of("bash", work)
+    for line, expected in [*CASES, ("covey write --mode = ap", ["append"])]:
+        assert complete_in_bash(script, line, work) == expected, line
+    commands = set(complete_in_bash(script, "covey ", work))
+    assert commands == set(make_parser()._subparsers._group_actions[0].choices)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(work):
+    script = script_of("fish", work)
+    for line, expected in CASES:
+        code = f"source {script}; complete -C '{line}'"
+        result = subprocess.run(
+            ["fish", "-N", "-c", code], capture_output=True, text=True, cwd=work, check=True
+        )
+        assert sorted(each.split("\t")[0] for each in result.stdout.splitlines()) == expected, line
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_accepts_the_script(work):
+    script = script_of("zsh", work)
+    code = f"autoload -U compinit; compinit -u -D; source {script}; print $_comps[covey]"
+    result = subprocess.run(["zsh", "-f", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "_covey"
+
+
+def test_an_unknown_shell():
+    result = run("completion", "fsh")
+    assert result.returncode == 2
+    assert result.stderr.endswith("did you mean fish?\n")

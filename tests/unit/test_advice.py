@@ -1,0 +1,178 @@
+"""The advice of errors: every argument that a remedy names is one that the caller has."""
+
+import argparse
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import covey
+from covey.cli import make_parser
+from covey.cli.output import OptionNames
+from covey.errors import CoveyError, adapt_remedy
+from covey.loader import LoadOptions
+
+SOURCE = Path(covey.__file__).parent
+
+# Public functions by the packages whose errors they raise; the packages of `*` belong to all.
+CALLABLES = {
+    "*": [
+        covey.open, covey.write, covey.Dataset.batches, covey.Dataset.shuffled, LoadOptions,
+        covey.Image, covey.Tensor,
+    ],
+    "adapters": [covey.Loader.to_torch, covey.Loader.to_tf, covey.Loader.to_jax],
+    "maintenance": [covey.repair, covey.verify, covey.info, covey.build_index],
+    "sources": [covey.sources.open_source],
+    "tfrecord": [covey.RecordReader, covey.RecordWriter],
+}  # fmt: skip
+NOT_COVEYS = {"num_workers"}  # of torch's DataLoader, which to_torch passes on
+
+ARGUMENT = re.compile(r"(?<![\w.])([a-z][a-z_]*)=(?!=)")
+COMMAND = re.compile(r"`covey [^`]*`")
+
+
+def parameters(package):
+    found = set(NOT_COVEYS)
+    for each in (*CALLABLES["*"], *CALLABLES.get(package, ())):
+        found |= set(inspect.signature(each).parameters)
+    if package == "samplers":  # imports no framework before a class is used
+        tree = ast.parse("\n".join(p.read_text() for p in (SOURCE / "samplers").glob("*.py"))
+                         .replace("from __future__ import annotations", ""))  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                found |= {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+    return found
+
+
+def text_of(node):
+    """Return the text of an expression: literals, with a word in place of other parts."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(text_of, values))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return text_of(left) + text_of(right)
+        case ast.IfExp(body=body, orelse=orelse):
+            return f"{text_of(body)}, or {text_of(orelse)}"
+    return "X"
+
+
+def advice():
+    """Yield the file, line, field and text of what errors say."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = str(path.relative_to(SOURCE))
+        tree = ast.parse(path.read_text())
+        constants = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+
+        def text(node, constants=constants):
+            return text_of(constants.get(node.id) if isinstance(node, ast.Name) else node)
+
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                for keyword in node.keywords:
+                    if keyword.arg in ("remedy", "allowed"):
+                        yield name, node.lineno, keyword.arg, text(keyword.value)
+                called = ast.unparse(node.func).rpartition(".")[2]
+                if called.endswith(("Error", "_error", "_invalid")):
+                    for argument in node.args:
+                        yield name, node.lineno, "reason", text(argument)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Attribute) and target.attr == "remedy":
+                        yield name, node.lineno, "remedy", text(node.value)
+
+
+ADVICE = [each for each in advice() if ARGUMENT.search(each[3]) or "--" in each[3]]
+
+
+def test_the_enumeration_finds_advice():
+    found = {(name, field) for name, _, field, _ in ADVICE}
+    assert ("writing/target.py", "remedy") in found
+    assert ("schema/pixel_options.py", "allowed") in found
+    assert ("cli/write.py", "remedy") in found
+    assert len(ADVICE) > 50
+
+
+@pytest.mark.parametrize("each", ADVICE, ids=lambda each: f"{each[0]}:{each[1]}")
+def test_python_has_the_arguments(each):
+    name, _, _, text = each
+    package = name.split("/")[0].removesuffix(".py")
+    if package == "cli":
+        assert not ARGUMENT.search(text)  # a command names its options
+        return
+    assert "--" not in COMMAND.sub("", text)
+    assert {found[1] for found in ARGUMENT.finditer(text)} <= parameters(package)
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    return make_parser()._subparsers._group_actions[0].choices
+
+
+REMEDIES = [each for each in ADVICE if each[2] == "remedy"]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_has_the_options(command):
+    names = OptionNames(commands()[command])
+    flags = {flag for action in commands()[command]._actions for flag in action.option_strings}
+    for name, line, _, text in REMEDIES:
+        if name.startswith("cli/") and name != f"cli/{command}.py":
+            continue
+        shown = COMMAND.sub("", names.message(CoveyError("it failed", remedy=text)))
+        assert not ARGUMENT.search(shown), f"{name}:{line}: {shown}"
+        assert set(re.findall(r"(?<!\w)--[a-z][a-z-]*", shown)) <= flags, f"{name}:{line}: {shown}"
+
+
+def test_clauses_stand_alone():
+    """A clause that begins with an argument would lose its verb if the first one is omitted."""
+    for name, line, _, text in REMEDIES:
+        for clause in re.split(r", or |; ", text)[1:]:
+            assert not ARGUMENT.match(clause) or " " in clause, f"{name}:{line}: {clause}"
+
+
+# What the command line shows.
+
+
+def shown(remedy, command="write"):
+    return OptionNames(commands()[command]).message(CoveyError("it failed", remedy=remedy))
+
+
+def test_options_replace_arguments():
+    assert shown("pass mode='append' to add to it") == "it failed; pass --mode append to add to it"
+    assert shown("pass label=") == "it failed; pass --label"
+    assert shown("pass defaults=, or pass features=") == "it failed; pass --default"
+    assert shown("pass features=, or write another dataset") == "it failed; write another dataset"
+    assert shown("pass mode='append', or pass mode='error'", "repair") == (
+        "it failed; pass --mode error"
+    )
+    assert shown("pass storage_options=", "info") == "it failed; pass --storage-option"
+    assert shown("declare Image(channels=3)") == "it failed"
+    assert shown("`covey repair a=b --output NEW` copies") == (
+        "it failed; `covey repair a=b --output NEW` copies"
+    )
+
+
+def test_an_option_is_named_if_the_command_has_it():
+    error = CoveyError(option="memory_limit", found=0, allowed="an integer >= 1")
+    assert OptionNames(commands()["write"]).message(error).startswith("--memory-limit is 0")
+    assert OptionNames(commands()["info"]).message(error).startswith("memory_limit is 0")
+    error = CoveyError(option="hold_out.by", found="x", choices=["y"])
+    assert OptionNames(commands()["write"]).message(error).startswith("--hold-out-by is 'x'")
+
+
+def test_adapted_remedy():
+    def argument(name, value):
+        return None if name == "no" else f"<{name} {value}>"
+
+    assert adapt_remedy("", argument) == ""
+    assert adapt_remedy("a, or no=; c=3", argument) == "a; <c 3>"
+    assert adapt_remedy("no='x', or b=", argument) == "<b >"
