@@ -239,7 +239,7 @@ def test_unknown_sampling_rate():
     assert len(features.decode(features.encode({"audio": sound(1)}))["audio"]) == 400
     with pytest.raises(FeatureError, match="8000 Hz") as caught:
         features.encode({"audio": encoded(sound(1))})
-    assert "sample_rate=8000" in caught.value.remedy
+    assert "Audio(8000)" in caught.value.remedy
 
 
 def test_wav_of_a_pipe():

@@ -124,7 +124,9 @@ class Operations(Loadable):
         if function is None:
             if classes is None or select is not None:
                 option = "select" if classes is not None else "filter()"
-                raise DatasetError(option=option, allowed="given with a function, or classes=")
+                raise DatasetError(
+                    option=option, allowed="given with a function, or replaced by classes"
+                )
             return self.where(label=classes)
         if classes is not None:
             return self.where(label=classes).filter(function, select=select)
@@ -133,7 +135,7 @@ class Operations(Loadable):
                 option="function",
                 found=function,
                 allowed="a function of an example",
-                remedy="pass class names as classes=",
+                remedy="pass class names by the keyword classes",
             )
         names = [select] if isinstance(select, str) else select
         features = self.features if names is None else self.features.select(names)

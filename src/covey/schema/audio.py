@@ -188,7 +188,7 @@ class Audio(Tensor):
         if self.sample_rate is None:
             raise FeatureError(
                 f"the audio has a sampling rate of {rate} Hz, but that of the feature is unknown",
-                remedy=f"declare the feature as covey.Audio(sample_rate={rate})",
+                remedy=f"declare the feature as covey.Audio({rate})",
             )
         if rate != self.sample_rate:
             raise FeatureError(
@@ -213,7 +213,7 @@ class Audio(Tensor):
             raise FeatureError(
                 f"the audio has {_count(channels)}; must have {_count(self.channels)}",
                 remedy=f"declare the feature as covey.Audio(shape={shape}), or convert the samples "
-                "before writing, such as with samples.mean(axis=1)",
+                "before writing, such as to the mean of the channels",
             )
         return Column("", self.dtype, self.shape).coerce(samples)  # type: ignore[no-any-return]
 

@@ -221,7 +221,7 @@ class BatchSpec:
         return tf.nest.pack_sequence_as(self.spec, values)
 
 
-_REMEDY = "give them one shape with pad=, or image_size= if they are images, or batch_transform="
+_REMEDY = "give them one shape with pad=, or with image_size= if they are images, or with batch_transform="
 
 
 def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
