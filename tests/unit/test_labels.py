@@ -214,7 +214,7 @@ def test_no_label_feature(directory):
             DatasetError, match=r"the dataset has no label; .*label=.*feature \(x\)"
         ):
             use()
-    assert repr(ds) == "<covey.Dataset: 1 examples of x>"
+    assert repr(ds) == "<covey.Dataset: 1 example, no label>\n  x  int64"
 
 
 # Functions.
