@@ -79,8 +79,8 @@ def test_splits_and_one_more_directory(extra):
     error = caught.value
     assert error.reason.startswith("directories of splits are mixed with others: 'train' (2 images")
     assert repr(extra.split("/")[0]) in error.reason
-    assert "splits=['train', 'val', 'test']" in error.remedy
-    source = open_splits("photos", splits=["train", "val", "test"])
+    assert "splits='train,val,test'" in error.remedy
+    source = open_splits("photos", splits="train,val,test")
     assert list(source) == ["train", "val", "test"]
     assert names_of(source["train"]) == ("owl",)
     (note,) = source.notes
@@ -141,7 +141,7 @@ def test_splits_without_classes():
     put("train", "test")
     with pytest.raises(SourceError, match="contain images, but no class directories"):
         open_splits("photos")
-    assert names_of(open_source("photos", splits=[])) == ("test", "train")
+    assert names_of(open_source("photos", splits="none")) == ("test", "train")
 
 
 def test_directories_of_splits_that_are_no_splits():
@@ -215,7 +215,8 @@ def test_many_directories_are_shortened():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("splits", "train"),
+        ("splits", b"train"),
+        ("splits", 3),
         ("splits", ["train", "train"]),
         ("splits", [""]),
         ("class_depth", 0),

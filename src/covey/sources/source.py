@@ -29,8 +29,9 @@ class SourceOptions:
         columns: Names of the columns of a table without a header, or of the elements of lists.
         delimiter: Delimiter of a table (default: detected).
         field: Path of the examples in a JSON file, such as ``"data.items"``.
-        splits: Names of the directories that are splits; the others are not read. An empty sequence
-            if none are (default: directories with common names of splits).
+        splits: Names of the directories that are splits, as a list or as ``"train,val"``; the
+            others are not read. ``"none"`` or an empty list if none are (default: directories with
+            common names of splits).
         class_depth: Number of directories between the split and the files of a class; directories
             below are ignored (default: all directories, whose number must be the same for all
             files).
@@ -46,11 +47,14 @@ class SourceOptions:
     columns: Sequence[str] | None = None
     delimiter: str | None = None
     field: str | None = None
-    splits: Sequence[str] | None = None
+    splits: Sequence[str] | str | None = None
     class_depth: int | None = None
     class_from: Literal["last", "path"] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.splits, str):
+            listed = [] if self.splits == "none" else self.splits.split(",")
+            object.__setattr__(self, "splits", tuple(map(str.strip, listed)))
         for option in ("columns", "splits"):
             value = getattr(self, option)
             is_valid = value is None or (
@@ -89,7 +93,7 @@ class SourceKeywords(TypedDict, total=False):
     columns: Sequence[str] | None
     delimiter: str | None
     field: str | None
-    splits: Sequence[str] | None
+    splits: Sequence[str] | str | None
     class_depth: int | None
     class_from: Literal["last", "path"] | None
 
