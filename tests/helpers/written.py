@@ -28,7 +28,15 @@ from covey.writing.versions import referenced_files
 def write(
     examples: Any, path: Any, split: str = "train", **options: Any
 ) -> covey.results.WriteResult:
-    """Call covey.write without a progress bar."""
+    """Call covey.write without a progress bar.
+
+    Examples without a ClassLabel are unlabelled by default; the first split decides.
+    """
+    kinds = [] if options.get("features") is None else covey.Features(options["features"]).values()
+    is_labelled = any(isinstance(kind, covey.ClassLabel) for kind in kinds)
+    exists = os.path.exists(f"{os.fspath(path)}/dataset_info.json")
+    if not is_labelled and (options.get("mode") == "overwrite" or not exists):
+        options.setdefault("label", None)
     return covey.write(examples, path, split=split, progress=False, **options)
 
 

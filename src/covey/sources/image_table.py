@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from covey.errors import FormatError, SourceError
+from covey.labels import find_label_name
 from covey.schema import Features, Image
 from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
 from covey.sources.images import EXTENSIONS, is_image, read_image
@@ -20,7 +21,6 @@ from covey.sources.source import (
     SourceOptions,
     as_source_error,
     check_label,
-    find_label_name,
     list_names,
     source_error,
 )

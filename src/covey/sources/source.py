@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from covey.errors import CoveyError, SourceError
-from covey.labels import LABEL_NAMES
+from covey.labels import find_label_name as find_label_name
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
@@ -198,17 +198,6 @@ def as_source_error(error: CoveyError, path: str) -> SourceError:
     )
     fields = {name: getattr(error, name) for name in names}
     return source_error(error.path or path, error.reason, **fields)
-
-
-def find_label_name(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
-    """Return the first name that is a common name of a label, or None.
-
-    >>> find_label_name(["Image", "Class", "weight"])
-    'Class'
-    """
-    lowered = {name.lower(): name for name in names}
-    found = (lowered[name] for name in (*LABEL_NAMES, *also) if name in lowered)
-    return next(found, None)
 
 
 def check_label(label: str | None, names: Iterable[str], path: str) -> None:
