@@ -30,10 +30,10 @@ def write(
 ) -> covey.results.WriteResult:
     """Call covey.write without a progress bar.
 
-    Examples without a ClassLabel are unlabelled by default; the first split decides.
+    Examples are unlabelled by default, unless one feature is a ClassLabel; the first split decides.
     """
     kinds = [] if options.get("features") is None else covey.Features(options["features"]).values()
-    is_labelled = any(isinstance(kind, covey.ClassLabel) for kind in kinds)
+    is_labelled = sum(isinstance(kind, covey.ClassLabel) for kind in kinds) == 1
     exists = os.path.exists(f"{os.fspath(path)}/dataset_info.json")
     if not is_labelled and (options.get("mode") == "overwrite" or not exists):
         options.setdefault("label", None)
