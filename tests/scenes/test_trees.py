@@ -269,8 +269,8 @@ def test_every_split_is_written_in_one_call(capsys):
     output = capsys.readouterr().out.splitlines()
     assert output[0] == "photos/train: image directory, 6 images, 3 classes of 'label'"
     assert output[-2:] == [
-        "note: 1 classes are in 'train' only: 'wren'",
-        "note: 1 classes are in 'test' only: 'jay'",
+        "note: 1 class is in 'train' only: 'wren'",
+        "note: 1 class is in 'test' only: 'jay'",
     ]
     assert counts("data", "train") == {"owl": 3, "wren": 3}
     assert counts("data", "val") == {"owl": 3}

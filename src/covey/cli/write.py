@@ -362,7 +362,8 @@ def summary(result: WriteResult, *, has_new_classes: bool = False) -> list[str]:
         if names and not has_new_classes:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])
             more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-            lines.append(f"note: {len(names):,} classes are in {split!r} only: {shown}{more}")
+            count = "1 class is" if len(names) == 1 else f"{len(names):,} classes are"
+            lines.append(f"note: {count} in {split!r} only: {shown}{more}")
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
         lines.append(
