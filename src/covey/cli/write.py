@@ -289,10 +289,14 @@ def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
         class_depth=options.class_depth,
         class_from=options.class_from,
     )
-    opened: Source | Mapping[str, Source] = found
     wanted = options.source_split or options.split
-    if not isinstance(found, Source) and wanted is not None:
+    opened: Source | Mapping[str, Source]
+    if isinstance(found, Source):
+        opened = found
+    elif wanted is not None:
         opened = found[choose_split(found, wanted, options.source)]
+    else:
+        opened = dict(found)
     if not options.quiet:
         for each in [opened] if isinstance(opened, Source) else opened.values():
             print_lines(f"{each.path}: {', '.join([each.kind, *_describe(each)])}")
