@@ -452,3 +452,13 @@ def test_mapping_without_splits():
     with pytest.raises(DatasetError, match="has no splits") as caught:
         covey.write(SourceSplits({}), "data", progress=False)
     assert caught.value.option == "examples"
+
+
+def test_splits_with_different_labels():
+    put("train/owl", "val/owl")
+    sources = {split: open_source("photos", split=split, label=split) for split in ("train", "val")}
+    with pytest.raises(DatasetError, match="different labels: 'train' in 'train', 'val'") as caught:
+        covey.write(sources, "data", progress=False)
+    assert caught.value.option == "label"
+    with pytest.raises(DatasetError, match="different features"):
+        covey.write(sources, "data", label=None, progress=False)

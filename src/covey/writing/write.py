@@ -21,7 +21,7 @@ from covey.urls import shown
 from covey.writing.columns import RecordsToWrite, sort_columns
 from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
-from covey.writing.inputs import Input, join_inputs, normalize_splits
+from covey.writing.inputs import Input
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
@@ -32,6 +32,7 @@ from covey.writing.options import (
 )
 from covey.writing.order import RecordSorter
 from covey.writing.parallel import encode_examples
+from covey.writing.split_inputs import join_inputs, normalize_splits
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
@@ -151,7 +152,7 @@ def write(
         on_error=on_error,
         hold_out=hold_out,
     )
-    joined, parts = join_inputs(inputs, options.features)
+    joined, parts = join_inputs(inputs, options)
     call = _WriteCall(options, joined, parts, progress)
     committed = False
     try:
