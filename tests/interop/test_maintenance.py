@@ -251,7 +251,7 @@ def test_index_of_a_url(tmp_path, capsys, monkeypatch):
     source.mkdir()
     with covey.RecordWriter(source / "x.tfrecord") as writer:
         for n in range(6):
-            writer.write(example(x=[n], species=[NAMES[n % 3].encode()]))
+            writer.write(example(x=[n], kind=[NAMES[n % 3].encode()]))
     storage = upload(source, "memory://index")
     url = "memory://index/x.tfrecord"
 
@@ -269,7 +269,7 @@ def test_index_of_a_url(tmp_path, capsys, monkeypatch):
     assert not split("index", url)["built"]
     parts = index_names("x.tfrecord")
     assert names() == {"x.tfrecord", parts["rows"], parts["metadata"]}
-    assert split("index", url, "--label", "species", "--export-dali")["built"]
+    assert split("index", url, "--label", "kind", "--export-dali")["built"]
     assert names() == {"x.tfrecord", "x.tfrecord.idx", *parts.values()}
     assert not split("index", url)["built"]
     with covey.open(url) as dataset:

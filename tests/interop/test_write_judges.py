@@ -311,7 +311,7 @@ def birds(tmp_path, capsys):
 NAMED = tfds.features.ClassLabel(names=["owl", "wren"])
 
 
-@pytest.mark.parametrize("label", ["label", None])
+@pytest.mark.parametrize("label", ["label", "auto"])
 @pytest.mark.parametrize("mode", ["append", "error"])
 def test_new_records_of_a_tfds_dataset(birds, label, mode):
     examples = [{"x": i, "label": i % 2} for i in range(20)]

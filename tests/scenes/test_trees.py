@@ -1,13 +1,19 @@
 """Directories of photos: splits, classes, nested classes, and trees that can be read in several
 ways."""
 
+import json
 import os
 import pickle
+from pathlib import Path
 
+import numpy as np
 import pytest
+from written import content, records
 
-from covey.errors import SourceError
-from covey.sources import open_source, open_splits
+import covey
+from covey.cli import main
+from covey.errors import DatasetError, DatasetExistsError, SourceError
+from covey.sources import SourceSplits, open_source, open_splits
 
 GIF = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
 
@@ -79,8 +85,8 @@ def test_splits_and_one_more_directory(extra):
     error = caught.value
     assert error.reason.startswith("directories of splits are mixed with others: 'train' (2 images")
     assert repr(extra.split("/")[0]) in error.reason
-    assert "splits=['train', 'val', 'test']" in error.remedy
-    source = open_splits("photos", splits=["train", "val", "test"])
+    assert "splits='train,val,test'" in error.remedy
+    source = open_splits("photos", splits="train,val,test")
     assert list(source) == ["train", "val", "test"]
     assert names_of(source["train"]) == ("owl",)
     (note,) = source.notes
@@ -141,7 +147,7 @@ def test_splits_without_classes():
     put("train", "test")
     with pytest.raises(SourceError, match="contain images, but no class directories"):
         open_splits("photos")
-    assert names_of(open_source("photos", splits=[])) == ("test", "train")
+    assert names_of(open_source("photos", splits="none")) == ("test", "train")
 
 
 def test_directories_of_splits_that_are_no_splits():
@@ -215,7 +221,8 @@ def test_many_directories_are_shortened():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("splits", "train"),
+        ("splits", b"train"),
+        ("splits", 3),
         ("splits", ["train", "train"]),
         ("splits", [""]),
         ("class_depth", 0),
@@ -240,3 +247,218 @@ def test_option_of_another_format():
 def test_pickled_source():
     source = pickle.loads(pickle.dumps(open_splits(put("train/owl", "val/owl"))))
     assert classes_of(source["val"]) == {"owl/0.gif": "owl", "owl/1.gif": "owl"}
+
+
+# Writing.
+
+
+def covey_write(*arguments):
+    """Run ``covey write``; return the exit status."""
+    return main(["write", "--no-progress", *arguments])
+
+
+def counts(path, split):
+    """Return the number of examples of each class of a split."""
+    opened = covey.open(path, split=split)
+    return {name: len(opened.where(label=name)) for name in opened.classes.names}
+
+
+def test_every_split_is_written_in_one_call(capsys):
+    put("train/owl", "train/wren", "val/owl", "test/jay", "test/owl", count=3)
+    assert covey_write("photos", "data") == 0
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "photos/train: image directory, 6 images, 3 classes of 'label'"
+    assert output[-2:] == [
+        "note: 1 class is in 'train' only: 'wren'",
+        "note: 1 class is in 'test' only: 'jay'",
+    ]
+    assert counts("data", "train") == {"owl": 3, "wren": 3}
+    assert counts("data", "val") == {"owl": 3}
+    assert counts("data", "test") == {"jay": 3, "owl": 3}
+    for split in ("train", "val", "test"):
+        opened = covey.open("data", split=split)
+        assert opened.features["label"].names == ("jay", "owl", "wren")
+
+
+def test_python_and_command_line_write_the_same():
+    put("train/owl", "train/wren", "val/owl")
+    assert covey_write("photos", "cli/birds") == 0
+    result = covey.write("photos", "path/birds", progress=False)
+    covey.write(open_splits("photos"), "splits/birds", progress=False)
+    assert content(Path("path/birds")) == content(Path("cli/birds"))
+    assert content(Path("splits/birds")) == content(Path("cli/birds"))
+    assert (result.split, list(result.splits)) == ("train", ["train", "val"])
+    assert result.splits["val"].classes == {"owl": 2}
+    assert result.unshared_classes == {"train": ("wren",), "val": ()}
+    assert "split 'val'" in str(result)
+
+
+def test_split_has_the_same_bytes_as_if_it_were_written_alone():
+    put("train/owl", "train/wren", "val/owl", count=20)
+    covey.write("photos", "all/birds", records_per_shard=7, progress=False)
+    for split in ("val", "train"):
+        covey.write("photos", "one/birds", split=split, records_per_shard=7, progress=False)
+        assert records(Path("one/birds"), split) == records(Path("all/birds"), split)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("memory_limit", [1, 1 << 20])
+def test_splits_do_not_depend_on_memory_and_workers(workers, memory_limit):
+    put("train/owl", "train/wren", "val/owl", "val/jay")
+    covey.write("photos", "default/birds", progress=False)
+    options = {"workers": workers, "memory_limit": memory_limit}
+    covey.write("photos", "other/birds", progress=False, **options)
+    assert content(Path("other/birds")) == content(Path("default/birds"))
+
+
+def test_one_split_is_selected():
+    put("train/owl", "val/wren")
+    assert covey_write("photos", "data", "--split", "validation") == 0
+    assert list(open_splits("data")) == ["validation"]
+    assert counts("data", "validation") == {"wren": 2}
+    assert covey_write("photos", "data", "--split", "held", "--source-split", "train") == 0
+    assert counts("data", "held") == {"owl": 2}
+    assert covey_write("photos", "data", "--split", "test") == 1
+
+
+def test_source_without_splits_is_train():
+    put("owl", "wren")
+    assert covey_write("photos", "data") == 0
+    assert covey_write("photos", "data", "--split", "again") == 0
+    assert list(open_splits("data")) == ["train", "again"]
+
+
+def test_ambiguous_tree_exits_with_an_error(capsys):
+    put("train/owl", "val/owl", "extra")
+    assert covey_write("photos", "data") == 1
+    error = capsys.readouterr().err
+    assert "'extra' (2 images at depth 1)" in error
+    assert "train,val" in error
+    assert not os.path.exists("data")
+    assert covey_write("photos", "data", "--splits", "train,val") == 0
+    assert "note: not read: 'extra' (2 images at depth 1)" in capsys.readouterr().out
+    assert list(open_splits("data")) == ["train", "val"]
+
+
+def test_options_of_classes(capsys):
+    put(*GROCERIES)
+    assert covey_write("photos", "data") == 1
+    for options, name in [
+        (["--class-from", "last"], "Banana"),
+        (["--class-from", "path"], "Fruit/Banana"),
+        (["--class-depth", "1"], "Fruit"),
+    ]:
+        assert covey_write("photos", f"data {name[-3:]}{len(name)}", *options) == 0
+        assert name in covey.open(f"data {name[-3:]}{len(name)}", split="val").classes.names
+
+
+def test_overwrite_with_other_features():
+    put("train/owl", "val/owl")
+    covey.write("photos", "data", label="label", progress=False)
+    with pytest.raises(DatasetExistsError):
+        covey.write("photos", "data", progress=False)
+    os.rename("photos/train/owl", "photos/train/wren")
+    source = open_splits("photos", label="species")
+    covey.write(source, "data", mode="overwrite", progress=False)
+    assert covey.open("data", split="val").features["species"].names == ("owl", "wren")
+    assert main(["verify", "data", "--quiet"]) == 0
+
+
+def test_append_to_every_split():
+    put("train/owl", "val/owl")
+    covey.write("photos", "data", progress=False)
+    put("train/owl", "val/wren", root="more")
+    covey.write("more", "data", mode="append", progress=False)
+    assert counts("data", "train") == {"owl": 4}
+    assert counts("data", "val") == {"owl": 2, "wren": 2}
+
+
+def test_failure_of_one_split_changes_nothing():
+    put("train/owl", "val/owl")
+    with open("photos/val/owl/0.gif", "wb") as file:
+        file.write(GIF[:20])
+    with pytest.raises(SourceError) as caught:
+        covey.write("photos", "data", progress=False)
+    assert caught.value.path == "photos/val/owl/0.gif"
+    assert not os.path.exists("data")
+    result = covey.write("photos", "data", on_error="skip", progress=False)
+    assert [len(each.skipped) for each in result.splits.values()] == [0, 1]
+    assert covey_write("photos", "again", "--on-error", "skip", "--report", "bad.jsonl") == 0
+    (line,) = Path("bad.jsonl").read_text().splitlines()
+    assert (json.loads(line)["split"], json.loads(line)["example"]) == ("val", 0)
+
+
+def test_split_without_valid_examples():
+    put("train/owl", "val/owl", count=1)
+    with open("photos/val/owl/0.gif", "wb") as file:
+        file.write(GIF[:20])
+    with pytest.raises(DatasetError, match="no examples to write as split 'val'; 1 were skipped"):
+        covey.write("photos", "data", on_error="skip", progress=False)
+    assert not os.path.exists("data")
+
+
+def test_hold_out_needs_one_split():
+    put("train/owl", "val/owl", count=20)
+    hold_out = covey.HoldOut(fraction=0.5, split="dev")
+    with pytest.raises(DatasetError) as caught:
+        covey.write("photos", "data", hold_out=hold_out, progress=False)
+    assert caught.value.option == "hold_out"
+    result = covey.write("photos", "data", split="train", hold_out=hold_out, progress=False)
+    assert list(result.splits) == ["train", "dev"]
+
+
+def test_splits_of_arrays_have_one_class_list():
+    train = {"x_train": np.arange(6.0), "y_train": ["owl", "wren"] * 3}
+    np.savez("birds.npz", **train, x_test=np.arange(2.0), y_test=["jay", "owl"])
+    result = covey.write("birds.npz", "data/birds", progress=False)
+    assert result.features["y"].names == ("jay", "owl", "wren")
+    assert result.splits["test"].classes == {"jay": 1, "owl": 1}
+    opened = covey.open("data/birds", split="test")
+    names = opened.features["y"].names
+    found = [(float(each["x"]), names[int(each["y"])]) for each in opened]
+    assert sorted(found) == [(0.0, "jay"), (1.0, "owl")]
+    covey.write("birds.npz", "one/birds", split="train", progress=False)
+    assert len(covey.open("one/birds")) == 6
+
+
+def test_splits_with_different_features():
+    np.savez("birds.npz", x_train=np.zeros((4, 2)), x_test=["a", "b"])
+    with pytest.raises(DatasetError, match="different features") as caught:
+        covey.write("birds.npz", "data", label=None, progress=False)
+    assert caught.value.feature == "x"
+
+
+def test_mapping_of_sources():
+    put("owl", "wren")
+    put("owl", "jay", root="more")
+    sources = {"old": open_source("photos"), "new": open_source("more")}
+    result = covey.write(sources, "data", progress=False)
+    assert result.features["label"].names == ("jay", "owl", "wren")
+    assert counts("data", "old") == {"owl": 2, "wren": 2}
+    assert counts("data", "new") == {"jay": 2, "owl": 2}
+
+
+def test_tables_of_images_with_names_of_splits():
+    put(".", count=4)
+    Path("photos/train.csv").write_text("file,species\n0.gif,owl\n1.gif,wren\n2.gif,owl\n")
+    Path("photos/test.csv").write_text("file,species\n3.gif,jay\n")
+    assert covey_write("photos", "data") == 0
+    opened = covey.open("data", split="test")
+    assert opened.features["species"].names == ("jay", "owl", "wren")
+    assert len(opened.where(label="jay")) == len(opened) == 1
+
+
+def test_mapping_without_splits():
+    with pytest.raises(DatasetError, match="has no splits") as caught:
+        covey.write(SourceSplits({}), "data", progress=False)
+    assert caught.value.option == "examples"
+
+
+def test_splits_with_different_labels():
+    put("train/owl", "val/owl")
+    sources = {split: open_source("photos", split=split, label=split) for split in ("train", "val")}
+    with pytest.raises(DatasetError, match="different labels: 'train' in 'train', 'val'") as caught:
+        covey.write(sources, "data", progress=False)
+    assert caught.value.option == "label"
+    with pytest.raises(DatasetError, match="different features"):
+        covey.write(sources, "data", label=None, progress=False)

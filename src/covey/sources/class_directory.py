@@ -279,7 +279,7 @@ class _Tree:
         if is_leaf:
             raise self._ambiguous(
                 f"directories of splits contain {self.files.noun}s, but no class directories",
-                "pass splits=[] if they are classes",
+                "pass splits='none' if they are classes",
                 "create a directory for each class in each of them",
             )
         return level
@@ -389,16 +389,16 @@ class _Tree:
 
 
 _NAMING = (
-    "class_from='last' to name them by the last directory",
-    "class_from='path' to name them by all directories",
+    "class_from='last' to name classes by the last directory",
+    "class_from='path' to name classes by all directories",
 )
 
 
 def _decide(splits: Sequence[str]) -> tuple[str, ...]:
     """Return the options that decide whether directories are splits."""
     return (
-        f"pass splits={list(splits)!r} to read these directories only",
-        "splits=[] if they are classes",
+        f"pass splits='{','.join(splits)}' to read these directories only",
+        "splits='none' if they are classes",
     )
 
 

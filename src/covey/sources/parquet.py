@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
+from covey.labels import find_label_name
 from covey.schema import Audio, ClassLabel, Features, Image, Ragged, Tensor
 from covey.sources.audio import decode_sound, infer_content
 from covey.sources.images import image_fault
@@ -20,7 +21,6 @@ from covey.sources.source import (
     SourceSplits,
     as_source_error,
     check_label,
-    find_label_name,
     open_split_files,
     source_error,
 )

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypedDict, overload
 from covey._text import outline
 from covey.errors import CoveyError, SourceError, shorten
 from covey.errors import list_names as list_names
-from covey.labels import LABEL_NAMES
 from covey.results import count_of
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
@@ -32,8 +31,9 @@ class SourceOptions:
         columns: Names of the columns of a table without a header, or of the elements of lists.
         delimiter: Delimiter of a table (default: detected).
         field: Path of the examples in a JSON file, such as ``"data.items"``.
-        splits: Names of the directories that are splits; the others are not read. An empty sequence
-            if none are (default: directories with common names of splits).
+        splits: Names of the directories that are splits, as a list or as ``"train,val"``; the
+            others are not read. ``"none"`` or an empty list if none are (default: directories with
+            common names of splits).
         class_depth: Number of directories between the split and the files of a class; directories
             below are ignored (default: all directories, whose number must be the same for all
             files).
@@ -49,11 +49,14 @@ class SourceOptions:
     columns: Sequence[str] | None = None
     delimiter: str | None = None
     field: str | None = None
-    splits: Sequence[str] | None = None
+    splits: Sequence[str] | str | None = None
     class_depth: int | None = None
     class_from: Literal["last", "path"] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.splits, str):
+            listed = [] if self.splits == "none" else self.splits.split(",")
+            object.__setattr__(self, "splits", tuple(map(str.strip, listed)))
         for option in ("columns", "splits"):
             value = getattr(self, option)
             is_valid = value is None or (
@@ -92,7 +95,7 @@ class SourceKeywords(TypedDict, total=False):
     columns: Sequence[str] | None
     delimiter: str | None
     field: str | None
-    splits: Sequence[str] | None
+    splits: Sequence[str] | str | None
     class_depth: int | None
     class_from: Literal["last", "path"] | None
 
@@ -206,17 +209,6 @@ def as_source_error(error: CoveyError, path: str) -> SourceError:
     )
     fields = {name: getattr(error, name) for name in names}
     return source_error(error.path or path, error.reason, **fields)
-
-
-def find_label_name(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
-    """Return the first name that is a common name of a label, or None.
-
-    >>> find_label_name(["Image", "Class", "weight"])
-    'Class'
-    """
-    lowered = {name.lower(): name for name in names}
-    found = (lowered[name] for name in (*LABEL_NAMES, *also) if name in lowered)
-    return next(found, None)
 
 
 def check_label(label: str | None, names: Iterable[str], path: str) -> None:

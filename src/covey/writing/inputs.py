@@ -7,7 +7,6 @@ imported that the caller did not import.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from covey.schema.guess import is_hugging_face_file
 from covey.schema.image_inputs import is_picture
 from covey.shuffle.keys import Key
 from covey.sources import Source
-from covey.urls import shown
 from covey.writing.options import WriteOptions
 
 # Items.
@@ -135,6 +133,7 @@ class Input:
     """Examples as columns, or as items."""
 
     columns: Mapping[str, Any] | None = None
+    """Columns, which are used in place of items."""
     items: Iterable[Any] | None = None
     """Dicts, (key, dict) pairs, tuples whose elements need names, or errors of a source."""
     length: int | None = None
@@ -146,19 +145,16 @@ class Input:
     """Class names of integer features of the source, by feature."""
     label: str | None = None
     """Label feature of the source."""
+    path: str | None = None
+    """Path of the source, for errors."""
+    adds_classes: bool = False
+    """Whether the label is a string in ``features`` because several splits have other classes."""
 
 
 def normalize_input(examples: Any) -> Input:
     """Return the input for examples of any supported type."""
     if isinstance(examples, Source):
         return _from_source(examples)
-    if isinstance(examples, (str, bytes, os.PathLike)):
-        raise DatasetError(
-            f"it is the path {shown(os.fsdecode(examples))!r}",
-            option="examples",
-            remedy="open it with covey.sources.open_source(path), which reads directories of "
-            "images, CSV, JSON, Parquet, NPZ and TFRecords",
-        )
     _reject_containers(examples)
     if isinstance(examples, Mapping):
         return Input(columns=examples, length=_rows(examples))
@@ -199,10 +195,7 @@ def _is_by_index(examples: Any) -> bool:
 def _reject_containers(examples: Any) -> None:
     """Raise an error for objects that contain examples, but are not supported themselves."""
     reason = remedy = ""
-    if isinstance(examples, Mapping) and any(hasattr(v, "column_names") for v in examples.values()):
-        reason = f"it has several splits: {', '.join(map(str, examples))}"
-        remedy = f"write each one, as in examples[{next(iter(examples))!r}]"
-    elif hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
+    if hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
         reason, remedy = "it is a polars LazyFrame", "call collect() on it"
     elif hasattr(examples, "collate_fn") and hasattr(examples, "dataset"):
         reason, remedy = "it is a torch DataLoader of batches", "pass its dataset"
@@ -211,18 +204,15 @@ def _reject_containers(examples: Any) -> None:
 
 
 def _from_source(source: Source) -> Input:
-    columns = getattr(source, "columns", None)
-    if columns is not None:
-        return Input(
-            columns=columns, length=source.length, features=source.features, label=source.label
-        )
     items = source.examples
     return Input(
+        columns=source.columns,
         items=items,
         length=source.length,
         by_index=hasattr(items, "__getitem__") and hasattr(items, "__len__"),
         features=source.features,
         label=source.label,
+        path=source.path,
     )
 
 

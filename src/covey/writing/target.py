@@ -32,7 +32,7 @@ from covey.index import (
     read_metadata,
 )
 from covey.index.format import Shard
-from covey.labels import Classes, declared_label, find_label, is_string, read_strings
+from covey.labels import Classes, declared_label, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary
 from covey.schema.merge import add_classes
@@ -207,7 +207,7 @@ class TargetSplit:
         found = [each for each in map(self.index_metadata, remaining) if each is not None]
         if not found:
             name = None if self.info is None else self.info.supervised_label
-            return known, declared_label(known, name) or find_label(known, None)
+            return known, declared_label(known, name) or guess_label(known)
         # The index has more detail than features.json, but may lack classes of a later split.
         features = found[0].features
         for other in (*(each.features for each in found[1:]), known):

@@ -221,7 +221,7 @@ class BatchSpec:
         return tf.nest.pack_sequence_as(self.spec, values)
 
 
-_REMEDY = "use pad=, or use image_size= if they are images, or give them one shape in batch_transform="
+_REMEDY = "use pad=, or use image_size= for images, or give them one shape in batch_transform="
 
 
 def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
