@@ -242,7 +242,9 @@ def test_register(tmp_path, monkeypatch):
 
     @register("words", "a file of words", recognise=lambda probed: probed.head.startswith(b"words"))
     def open_words(probed, options):
-        return Source("words", probed.path, list(enumerate(probed.head.split())), label=options.label)
+        return Source(
+            "words", probed.path, list(enumerate(probed.head.split())), label=options.label
+        )
 
     (tmp_path / "a").write_text("words are here")
     assert open_source(tmp_path / "a").examples[2] == (2, b"here")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from covey.errors import FormatError, SourceError
@@ -72,7 +72,7 @@ class _ListedImages(LazyItems):
         table = self.listing.table
         row = table.row_at(self.offsets[position], self.lines[position])
         try:
-            example = self.typed.example(row)
+            example = self.typed.example(row, table)
             del example[table.names[self.listing.column]]
             path = _path_of(row, self.listing.column)
             if path is None:
@@ -108,15 +108,16 @@ def _tables(probed: ProbedPath) -> list[str]:
     ]
 
 
-def _listing(path: str, confined: bool) -> _Listing | None:
+def _listing(path: str, confined: bool, options: SourceOptions) -> _Listing | None:
     """Return a table with the column whose values are paths of images; None if it has none.
 
     Args:
         path: Path of the table.
         confined: Whether images outside of the directory are errors.
+        options: Options of the table.
     """
     try:
-        table = CsvTable.open(path)
+        table = CsvTable.open(path, options, strict=False)
     except SourceError:
         return None
     rows = [row.cells for row in islice(table.rows(), _INSPECTED_ROWS)]
@@ -140,14 +141,15 @@ def _is_listed(listing: _Listing, path: str) -> bool:
     return os.path.isfile(file) and is_image(file)
 
 
-def _listings(probed: ProbedPath) -> Iterator[_Listing]:
+def _listings(probed: ProbedPath, options: SourceOptions) -> Iterator[_Listing]:
     # A table that the caller named may list images anywhere. A table in a directory that the caller
     # named is not trusted: it may list images in that directory only.
-    return filter(None, (_listing(each, not probed.is_file) for each in _tables(probed)))
+    tables = _tables(probed)
+    return filter(None, (_listing(each, not probed.is_file, options) for each in tables))
 
 
 def _is_image_table(probed: ProbedPath) -> bool:
-    return next(_listings(probed), None) is not None
+    return next(_listings(probed, SourceOptions()), None) is not None
 
 
 @register(
@@ -158,7 +160,7 @@ def _is_image_table(probed: ProbedPath) -> bool:
 )
 def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source:
     """Open the images whose paths a table lists. The other columns of the table are features."""
-    listings = list(_listings(probed))
+    listings = list(_listings(probed, options))
     if not listings:
         raise source_error(
             probed.path,
@@ -171,7 +173,8 @@ def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source:
             probed.path, f"several tables list images: {tables}", remedy="open one of them"
         )
     (listing,) = listings
-    table = listing.table
+    table = CsvTable.open(listing.table.path, options)
+    listing = replace(listing, table=table)
     others = [name for i, name in enumerate(table.names) if i != listing.column]
     check_label(options.label, others, table.path)
     label = options.label or find_label_name(others) or (others[0] if len(others) == 1 else None)
@@ -180,7 +183,7 @@ def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source:
     if "image" in others or path_feature in others:
         taken = "image" if "image" in others else path_feature
         raise source_error(table.path, f"another column has the reserved name {taken!r}", 1)
-    typed = TypedTable.survey(table, label)
+    typed = TypedTable.survey([table], label)
     offsets, lines = array("q"), array("q")
     seen: set[str] = set()
     repeated = False
