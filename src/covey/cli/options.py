@@ -59,6 +59,18 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Parse names that are separated by commas.
+
+    >>> names("path, fine,coarse")
+    ('path', 'fine', 'coarse')
+    """
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} must be names, separated by commas")
+    return found
+
+
 def default(text: str) -> tuple[str, Any]:
     """Parse ``NAME=VALUE``, where the value is JSON or a string.
 

@@ -15,6 +15,7 @@ from covey.cli.options import (
     default,
     fraction,
     kind,
+    names,
     positive,
     shows_progress,
     size,
@@ -32,7 +33,8 @@ SUMMARY = "write labelled data as a split of a TFRecord dataset, shuffled, shard
 
 # The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
-    "image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, TFRecords, TFDS directory"
+    "image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, WebDataset, TFRecords, "
+    "TFDS directory"
 )
 
 EXAMPLES = """\
@@ -60,6 +62,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reading.add_argument("--label", help="label feature (default: a feature with a common name)")
     reading.add_argument(
         "--key", help="feature that is unique to an example (default: its file, id or position)"
+    )
+    reading.add_argument(
+        "--columns",
+        metavar="NAMES",
+        type=names,
+        help="names of the columns of a table without a header, or of the elements of lists in "
+        "JSON: path,fine,coarse",
+    )
+    reading.add_argument(
+        "--delimiter", metavar="CHARACTER", help="delimiter of a table, or tab (default: detected)"
+    )
+    reading.add_argument(
+        "--field", metavar="PATH", help="path of the examples in a JSON file: data.items"
     )
     reading.add_argument(
         "--source-split", metavar="NAME", help="split of SOURCE to read (default: that of --split)"
@@ -248,6 +263,9 @@ def _open(options: argparse.Namespace) -> Source:
         options.source,
         kind=options.kind,
         label=options.label,
+        columns=options.columns,
+        delimiter=options.delimiter,
+        field=options.field,
         split=options.source_split or options.split,
     )
     if not options.quiet:
