@@ -4,7 +4,16 @@
 package registers the formats that it reads.
 """
 
-from covey.sources import csv, image_table, images, json, npz, parquet, tfrecord  # noqa: F401
+from covey.sources import (  # noqa: F401
+    csv,
+    image_table,
+    images,
+    json,
+    npz,
+    parquet,
+    tar,
+    tfrecord,
+)
 from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, open_splits, register
 from covey.sources.source import Item, LazyItems, Source, SourceOptions, SourceSplits
 from covey.sources.tfrecord import from_tfds_builder

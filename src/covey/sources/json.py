@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.errors import SourceError
 from covey.sources.json_forms import (
-    Members,
+    JsonMembers,
     RepeatedNames,
     describe,
     find_members,
@@ -280,7 +280,7 @@ class _JsonObjects:
             return
         yield from self.examples(members)
 
-    def examples(self, members: Members) -> Iterator[Item]:
+    def examples(self, members: JsonMembers) -> Iterator[Item]:
         """Yield the examples of a value that is parsed."""
         seen = set()
         for position, (key, value) in enumerate(members.pairs):

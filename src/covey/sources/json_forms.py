@@ -46,7 +46,7 @@ class RepeatedNames(dict[str, Any]):
 
 
 @dataclass(frozen=True)
-class Members:
+class JsonMembers:
     """The examples in a JSON value, which are not checked."""
 
     pairs: Iterable[tuple[Key, Any]]
@@ -160,7 +160,7 @@ def _contains_examples(value: Any) -> bool:
     return bool(value) and isinstance(value[0], (dict, list))
 
 
-def find_members(value: Any, options: SourceOptions, path: str) -> Members:
+def find_members(value: Any, options: SourceOptions, path: str) -> JsonMembers:
     """Find the examples in a value.
 
     Args:
@@ -179,7 +179,7 @@ def find_members(value: Any, options: SourceOptions, path: str) -> Members:
     if found is None and _are_objects_by_id(value):
         _refuse_columns(options, path, value)
         pairs = value.pairs if isinstance(value, RepeatedNames) else value.items()
-        return Members(pairs)
+        return JsonMembers(pairs)
     if found is None and isinstance(value, RepeatedNames):
         names = [name for name, _ in value.pairs]
         twice = next(name for name in names if names.count(name) > 1)
@@ -210,34 +210,36 @@ def _candidates(value: Any, prefix: str, depth: int = 3) -> Iterator[str]:
         yield from _candidates(each, f"{prefix}{name}.", depth - 1)
 
 
-def _in_list(value: list[Any], options: SourceOptions, path: str) -> Members:
+def _in_list(value: list[Any], options: SourceOptions, path: str) -> JsonMembers:
     if not value:
-        return Members(())
+        return JsonMembers(())
     if isinstance(value[0], list):
         columns = name_elements(value, options, path)
-        return Members(enumerate(value), columns, columns[1] if options.columns is None else None)
+        return JsonMembers(
+            enumerate(value), columns, columns[1] if options.columns is None else None
+        )
     if not isinstance(value[0], dict):
         raise source_error(path, f"found {describe(value)}; must be objects or lists")
     _refuse_columns(options, path, value)
     _refuse_classes(value[0], path)
-    return Members(enumerate(value))
+    return JsonMembers(enumerate(value))
 
 
-def _in_object(value: dict[str, Any], options: SourceOptions, path: str) -> Members | None:
+def _in_object(value: dict[str, Any], options: SourceOptions, path: str) -> JsonMembers | None:
     """Return the examples of an object that is not one of objects by id."""
     parts = list(value.values())
     if not parts:
-        return Members(())
+        return JsonMembers(())
     if all(isinstance(each, list) for each in parts):
         if _are_columns(value):
             rows = (dict(zip(value, row, strict=True)) for row in zip(*parts, strict=True))
-            return Members(enumerate(rows))
+            return JsonMembers(enumerate(rows))
         strings = all(isinstance(text, str) for each in parts for text in each)
         if strings and any(parts):
             return _in_classes(value, options, path)
     if _are_frame(value):
         ids = parts[0]
-        return Members((key, {name: value[name][key] for name in value}) for key in ids)
+        return JsonMembers((key, {name: value[name][key] for name in value}) for key in ids)
     lists = [each for each in parts if isinstance(each, list) and _contains_examples(each)]
     objects = sum(isinstance(each, dict) for each in parts)
     if len(lists) == 1 and len(lists[0]) >= objects and not _are_lists(parts, lists[0]):
@@ -277,7 +279,7 @@ def _are_frame(value: dict[str, Any]) -> bool:
     return not any(isinstance(cell, dict) for each in parts for cell in each.values())
 
 
-def _in_classes(value: dict[str, Any], options: SourceOptions, path: str) -> Members:
+def _in_classes(value: dict[str, Any], options: SourceOptions, path: str) -> JsonMembers:
     text, label = _check_names(options.columns, 2, path, f"found {describe(value)}") or (
         "text",
         options.label or "label",
@@ -287,7 +289,7 @@ def _in_classes(value: dict[str, Any], options: SourceOptions, path: str) -> Mem
         for name, strings in value.items()
         for i, each in enumerate(strings)
     )
-    return Members(pairs, label=label)
+    return JsonMembers(pairs, label=label)
 
 
 def _are_objects_by_id(value: dict[str, Any]) -> bool:

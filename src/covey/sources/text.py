@@ -35,13 +35,14 @@ def text_head(head: bytes) -> bytes:
     >>> text_head("a;é".encode("utf-16")).decode()
     'a;é'
     """
-    head = _decompressed_head(head)
+    head = decompressed_head(head)
     if head[:2] in _UTF16_BOMS and head[:4] not in _UTF32_BOMS:
         return head.decode("utf-16", errors="ignore").encode()
     return head.removeprefix(UTF8_BOM)
 
 
-def _decompressed_head(head: bytes) -> bytes:
+def decompressed_head(head: bytes) -> bytes:
+    """Return the first bytes of a file that GZIP may compress; at most HEAD_BYTES."""
     if head[:2] != _GZIP:
         return head
     try:
@@ -59,7 +60,7 @@ def is_text(head: bytes) -> bool:
 
 def check_encoding(path: str, head: bytes) -> None:
     """Raise SourceError if the first bytes of a file are those of an unsupported encoding."""
-    head = _decompressed_head(head)
+    head = decompressed_head(head)
     found = None
     if head[:4] in _UTF32_BOMS:
         found = "UTF-32"
@@ -174,7 +175,7 @@ def _convert(file: io.BufferedReader, path: str) -> BinaryIO | None:
     head = file.read(_PROBE_BYTES)
     file.seek(0)
     compressed = head[:2] == _GZIP
-    is_utf16 = _decompressed_head(head)[:2] in _UTF16_BOMS
+    is_utf16 = decompressed_head(head)[:2] in _UTF16_BOMS
     if not compressed and not is_utf16:
         return None
     text: Any = gzip.GzipFile(fileobj=file, mode="rb") if compressed else file
