@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,32 @@ from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.codec import leaf
+from covey.schema.codec import flat_items, leaf
 from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature, is_line
 from covey.tfrecord import Block
 
 Positions = Sequence[int] | NDArray[np.uint64]
 
-LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
+AUTO = "auto"
+"""Value of a ``label`` argument that requests :func:`guess_label`."""
+
+LABEL_NAMES = (
+    "label",
+    "labels",
+    "class",
+    "classes",
+    "target",
+    "targets",
+    "category",
+    "intent",
+    "species",
+)
 """Common names of label features; the first one that exists is used."""
+
+# Examples whose values are counted before data without a label is refused.
+MAX_COUNTED = 10_000
+_MAX_CANDIDATES = 8
 
 
 def is_string(feature: Feature) -> bool:
@@ -38,27 +55,16 @@ def can_be_label(feature: Feature) -> bool:
     return isinstance(feature, ClassLabel) or is_string(feature) or _is_integer(feature)
 
 
-def find_label(features: Features, label: str | None, *, needed: bool = False) -> str | None:
-    """Return the label feature: the requested one, or the only ClassLabel.
+def find_label(features: Features, label: str) -> str:
+    """Return the requested label feature.
 
     Args:
         features: Features of the records.
         label: Name of the requested feature.
-        needed: Whether records are sorted by class, which needs a label.
 
     Raises:
         DatasetError: If the feature does not exist, or cannot be a label.
     """
-    if label is None:
-        labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
-        if needed and len(labels) != 1:
-            raise DatasetError(
-                "there is no label feature",
-                option="sort_by_class",
-                found=True,
-                remedy="pass label=",
-            )
-        return labels[0] if len(labels) == 1 else None
     if label not in features:
         raise DatasetError(
             option="label", found=label, allowed=f"one of the features {', '.join(features)}"
@@ -79,12 +85,76 @@ def guess_label(features: Features) -> str | None:
     >>> guess_label(Features({"Image": "bytes", "Class": "int64"}))
     'Class'
     """
-    found = find_label(features, None)
-    if found is not None:
-        return found
-    lowered = {name.lower(): name for name in features}
-    names = (lowered[name] for name in LABEL_NAMES if name in lowered)
-    return next((name for name in names if can_be_label(features[name])), None)
+    labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+    if len(labels) == 1:
+        return labels[0]
+    return find_label_name(name for name, feature in features.items() if can_be_label(feature))
+
+
+def find_label_name(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
+    """Return the first name that is a common name of a label, or None. Case is ignored.
+
+    Args:
+        names: Names of features whose types are not known, or that can be labels.
+        also: Further common names, for one format.
+
+    >>> find_label_name(["Image", "Class", "weight"])
+    'Class'
+    """
+    lowered = {name.lower(): name for name in reversed(list(names))}
+    found = (lowered[name] for name in (*LABEL_NAMES, *also) if name in lowered)
+    return next(found, None)
+
+
+class LabelCandidates:
+    """Features that can be the label, with the number of their distinct values.
+
+    They are counted in the first :data:`MAX_COUNTED` examples, for the error of data for which
+    :func:`guess_label` finds no label.
+    """
+
+    def __init__(self) -> None:
+        self.examples = 0
+        self._values: dict[str, set[int]] = {}
+
+    def add_columns(self, features: Features, columns: Mapping[str, Any]) -> None:
+        """Count the values of the next examples."""
+        names = [name for name, each in features.items() if can_be_label(each) and name in columns]
+        rows = 0
+        for name in names:
+            column = columns[name][: MAX_COUNTED - self.examples]
+            rows = len(column)
+            values = column.tolist() if isinstance(column, np.ndarray) else column
+            # Hashes, because strings may be long; an unhashable value is not a valid label.
+            self._values.setdefault(name, set()).update(map(hash, map(str, values)))
+        self.examples += rows
+
+    def add(self, features: Features, block: Block) -> None:
+        """Count the values of the next records."""
+        names = [name for name, feature in features.items() if can_be_label(feature)]
+        columns = flat_items(features.decode_batch(block, names)) if names else ()
+        self.add_columns(features, {"/".join(path): column for path, column in columns})
+
+    def error(self) -> DatasetError:
+        """Return the error of examples without a label."""
+        listed = [
+            f"{name!r} ({len(values):,} distinct value{'s' * (len(values) != 1)})"
+            for name, values in sorted(self._values.items(), key=lambda each: len(each[1]))
+        ]
+        if not listed:
+            reason = "not given, and no feature is a ClassLabel, an integer or a string"
+            return DatasetError(
+                reason, option="label", remedy="pass label=None if the data is unlabelled"
+            )
+        is_part = self.examples >= MAX_COUNTED
+        where = f" in the first {self.examples:,} examples" if is_part else ""
+        more = len(listed) - _MAX_CANDIDATES
+        names = ", ".join(listed[:_MAX_CANDIDATES]) + (f" and {more} more" if more > 0 else "")
+        return DatasetError(
+            f"not given; candidates{where}: {names}",
+            option="label",
+            remedy="pass label= with one of these names, or label=None if the data is unlabelled",
+        )
 
 
 class Classes:
@@ -242,6 +312,22 @@ def read_strings(
 ) -> list[str]:
     """Return the strings of the label feature in the records of a block."""
     return decode_strings(leaf(features.decode_batch(block, [label])), examples, label=label)
+
+
+def join_strings(known: Iterable[str], columns: Iterable[Any], label: str) -> tuple[str, ...]:
+    """Return the known strings, followed by those of all columns that have strings.
+
+    Args:
+        known: Strings that have class ids already, by id.
+        columns: Values of the label in several splits.
+        label: Label feature, for errors.
+    """
+    found: set[str] = set()
+    for column in columns:
+        if _has_strings(column):
+            values = column.tolist() if isinstance(column, np.ndarray) else column
+            found.update(decode_strings((v for v in values if not isinstance(v, int)), label=label))
+    return extend_names(known, found)
 
 
 def number_column(

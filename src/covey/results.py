@@ -6,6 +6,7 @@ RepairResult has values of JSON.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ class SkippedRecord:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """Result of :func:`covey.write`: one split."""
+    """Result of :func:`covey.write`: one split, or the first of several."""
 
     path: str
     split: str
@@ -74,8 +75,24 @@ class WriteResult:
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
     """Shards of the replaced version, which are deleted by the next write."""
-    held_out: WriteResult | None = field(default=None, repr=False)
-    """The held-out split, with ``hold_out``."""
+    others: tuple[WriteResult, ...] = field(default=(), repr=False)
+    """The other splits of the same write."""
+
+    @property
+    def splits(self) -> dict[str, WriteResult]:
+        """The results of all splits of the write, by name; this one is the first."""
+        return {each.split: each for each in (self, *self.others)}
+
+    @property
+    def unshared_classes(self) -> dict[str, tuple[Any, ...]]:
+        """The classes that only one split of the write has, by split; empty if it wrote one."""
+        if not self.others:
+            return {}
+        splits = Counter(name for each in self.splits.values() for name in each.classes)
+        return {
+            split: tuple(name for name in each.classes if splits[name] == 1)
+            for split, each in self.splits.items()
+        }
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
@@ -98,7 +115,7 @@ class WriteResult:
             lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
         text = "\n".join(map(escape, lines))
-        return text if self.held_out is None else f"{text}\n{self.held_out}"
+        return "\n".join([text, *map(str, self.others)])
 
 
 @dataclass(frozen=True, eq=False)

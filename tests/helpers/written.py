@@ -28,7 +28,15 @@ from covey.writing.versions import referenced_files
 def write(
     examples: Any, path: Any, split: str = "train", **options: Any
 ) -> covey.results.WriteResult:
-    """Call covey.write without a progress bar."""
+    """Call covey.write without a progress bar.
+
+    Examples are unlabelled by default, unless one feature is a ClassLabel; the first split decides.
+    """
+    kinds = [] if options.get("features") is None else covey.Features(options["features"]).values()
+    is_labelled = sum(isinstance(kind, covey.ClassLabel) for kind in kinds) == 1
+    exists = os.path.exists(f"{os.fspath(path)}/dataset_info.json")
+    if not is_labelled and (options.get("mode") == "overwrite" or not exists):
+        options.setdefault("label", None)
     return covey.write(examples, path, split=split, progress=False, **options)
 
 

@@ -18,7 +18,7 @@ from PIL import Image as Pillow
 import covey
 from covey.cli import main
 from covey.cli.write import KINDS as KINDS_IN_HELP
-from covey.sources import KINDS, open_source
+from covey.sources import KINDS, open_source, open_splits
 
 BIRDS = ("crow", "owl", "robin", "wren")
 
@@ -196,10 +196,10 @@ def test_tfds_reads_an_image_directory(capsys):
 def test_split_of_the_source():
     make_images(8, "photos/train")
     make_images(4, "photos/test")
-    write("photos", "data")
     write("photos", "data", "--split", "test")
     write("photos", "data", "--split", "rest", "--source-split", "test")
-    assert [len(read(split)) for split in ("train", "test", "rest")] == [8, 4, 4]
+    assert [len(read(split)) for split in ("test", "rest")] == [4, 4]
+    assert list(open_splits("data")) == ["test", "rest"]
 
 
 # Options.
@@ -354,7 +354,10 @@ def test_long_lists_are_truncated(capsys):
             "--hold-out-fraction is 0.0001; 0 of 12 examples would",
         ),
         ("birds.csv data --hold-out-classes 4", "--hold-out-classes is 4; 4 of 4 classes would be"),
-        ("xy.csv data --hold-out-classes 1", "--hold-out-classes is 1; there is no label feature"),
+        (
+            "xy.csv data --no-label --hold-out-classes 1",
+            "--hold-out-classes is 1; there is no label",
+        ),
         ("mixed.jsonl data", "error: mixed.jsonl: example 3: feature 'x'"),
         ("birds.csv birds.csv/data", "must be a directory"),
         ("photos photos/", "SOURCE and TARGET are the same"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def test_texts_to_batches(name):
     check_batches("data/texts")
 
 
-def test_clinc():
+def test_clinc(capsys):
     content = {
         "train": PAIRS,
         "val": PAIRS[:6],
@@ -89,9 +90,12 @@ def test_clinc():
         "oos_train": [["what now", "oos"]] * 3,
     }
     save("clinc.json", content)
-    for split in content:
-        assert main(["write", "clinc.json", "data/clinc", "--split", split, "--quiet"]) == 0
-    check_batches("data/clinc")
+    assert main(["write", "clinc.json", "data/clinc"]) == 0
+    assert "'oos_train'" in capsys.readouterr().out  # which has a class that the others lack
+    ds = covey.open("data/clinc", split="train")
+    assert ds.features["label"].names == (*INTENTS[:2], "oos", INTENTS[2])
+    for _, y in itertools.islice(ds.batches(3, 4, seed=1), 5):
+        assert np.unique(y, return_counts=True)[1].tolist() == [4, 4, 4]
     assert {split.name: split.records for split in covey.info("data/clinc").splits} == {
         "train": 24,
         "val": 6,
@@ -105,8 +109,9 @@ def test_tables_of_splits():
     save("test.csv", table(rows=TEXTS[:6]))
     splits = open_splits(".")
     assert {name: source.length for name, source in splits.items()} == {"test": 6, "train": 24}
-    covey.write(splits["train"], "data/texts", split="train")
+    covey.write(".", "data/texts")
     check_batches("data/texts")
+    assert len(covey.open("data/texts", split="test")) == 6
 
 
 def test_several_tables():
@@ -194,7 +199,7 @@ def test_a_pattern_that_is_a_source():
 
 
 def test_sources_are_not_loaded_for_a_dataset():
-    covey.write({"x": [1, 2]}, "data", split="train")
+    covey.write({"label": [1, 2]}, "data", split="train")
     code = (
         "import sys, covey; covey.open('data'); covey.info('data'); "
         "print([each for each in sys.modules if each.startswith('covey.sources')])"

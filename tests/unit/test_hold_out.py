@@ -72,8 +72,8 @@ def test_every_example_is_in_one_split(tmp_path, kind, sort_by_class):
     written = write(iter(items(400)), tmp_path / "items" / "birds", shards=2, **options)
     train, val = by_split(tmp_path / "items" / "birds")
     assert sorted(train + val) == sorted(example["x"] for _, example in items(400))
-    assert (written.records, written.held_out.records) == (len(train), len(val))
-    assert (written.split, written.held_out.split) == ("train", "val")
+    assert (written.records, written.splits["val"].records) == (len(train), len(val))
+    assert (written.split, written.splits["val"].split) == ("train", "val")
     assert sum(written.classes.values()) == len(train)
     assert "split 'val'" in str(written)
     if kind in ("fraction", "by a feature"):
@@ -221,7 +221,7 @@ def test_features_are_inferred_from_all_examples(tmp_path):
         options = {"label": "label", "memory_limit": 2000}
         written = write(iter(examples), directory, hold_out=hold_out, **options)
         assert written.features["x"] == Tensor("float64")
-        assert written.held_out.features == written.features
+        assert written.splits["val"].features == written.features
         assert both(directory) == sorted(each["x"] for each in examples)
         check_index(directory)
 
@@ -234,9 +234,9 @@ def test_append_to_both_splits(tmp_path, stored):
     write([{"x": 0, "label": "wren"}], tmp_path, **options)
     write([{"x": 0, "label": "owl"}, {"x": 0, "label": "gull"}], tmp_path, "val", **options)
     written = write(items(200), tmp_path, mode="append", hold_out=FRACTION, **options)
-    assert (written.records + written.held_out.records) == 203
+    assert (written.records + written.splits["val"].records) == 203
     counts = defaultdict(int)
-    for each in (written, written.held_out):
+    for each in (written, written.splits["val"]):
         for name, count in each.classes.items():
             counts[name] += count
     assert counts == {name: 25 + (name in ("wren", "owl", "gull")) for name in NAMES}

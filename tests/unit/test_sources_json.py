@@ -169,7 +169,7 @@ def test_names_of_elements(write_file):
         ),
         ({"data": NAMED}, {"field": "items"}, "field", ""),
         ({"data": NAMED}, {"field": "data.x"}, "field", ""),
-        ({"data": NAMED}, {"delimiter": ";"}, "delimiter", "JSON does not have this option"),
+        ({"data": NAMED}, {"delimiter": ";"}, "delimiter", "the format of this source is 'JSON'"),
         ({"data": NAMED}, {"splits": ["train"]}, "splits", "found an object with 1 names ('data' "),
     ],
 )

@@ -100,7 +100,7 @@ def test_nested_columns(tmp_path):
 def test_class_names_of_a_source(tmp_path):
     """Class names of a source are matched with those of the dataset, for items and for columns."""
     (tmp_path / "birds.csv").write_text("x,label\n1,wren\n2,owl\n")
-    written = write(covey.sources.open_source(tmp_path / "birds.csv"), tmp_path / "birds")
+    written = covey.write(tmp_path / "birds.csv", tmp_path / "birds", progress=False)
     assert (written.label, written.classes) == ("label", {"owl": 1, "wren": 1})
     np.savez(tmp_path / "more.npz", x=[5, 6], label=["crow", "owl"])
     (tmp_path / "more.csv").write_text("x,label\n5,crow\n6,owl\n")
@@ -119,7 +119,7 @@ def test_examples_are_not_changed(tmp_path):
     assert columns == {"label": ["b", "a"]}
 
 
-NOT_EXAMPLES = [5, None, "birds.csv", b"birds", [1, 2], [[1, 2]], ["ab"], [(1, 2)]]
+NOT_EXAMPLES = [5, None, [1, 2], [[1, 2]], ["ab"], [(1, 2)]]
 EMPTY = [[], iter([]), {}, {"x": []}, {"x": np.zeros((0, 2))}]
 
 
@@ -250,7 +250,7 @@ def test_invalid_class_names(tmp_path, form, names, declared):
 def test_labels_whose_class_names_have_the_same_file(tmp_path):
     features = {"a": {"b": ClassLabel(names=["x"])}, "a-b": ClassLabel(names=["y"])}
     with pytest.raises(DatasetError, match="two labels would have the same file"):
-        write([{"a": {"b": 0}, "a-b": 0}], tmp_path / "birds", features=features)
+        write([{"a": {"b": 0}, "a-b": 0}], tmp_path / "birds", features=features, label=None)
     assert not (tmp_path / "birds").exists()
 
 
@@ -533,7 +533,7 @@ def test_write_result(tmp_path):
     assert written.bytes == sum(path.stat().st_size for path in paths)
     assert (written.records, written.label, written.skipped) == (50, "species", ())
     assert written.classes == dict.fromkeys(sorted(SPECIES), 10)
-    assert written.held_out is None
+    assert (written.splits, written.unshared_classes) == ({"train": written}, {})
     (split,) = info(tmp_path / "birds").splits
     assert (split.shard_lengths, split.num_bytes) == ((25, 25), written.bytes)
     assert "examples  50" in str(written)
@@ -548,7 +548,7 @@ def test_split_without_a_label(tmp_path):
 
 
 def test_progress(tmp_path, capfd, monkeypatch):
-    covey.write([{"x": 1}], tmp_path, split="a", progress=False)
+    covey.write([{"x": 1}], tmp_path, split="a", label=None, progress=False)
     covey.write([{"x": 1}], tmp_path, split="b")
     assert capfd.readouterr() == ("", "")
     covey.write([{"x": 1}] * 10, tmp_path, split="c", progress=True)

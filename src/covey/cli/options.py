@@ -59,10 +59,10 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def names(text: str) -> tuple[str, ...]:
+def name_list(text: str) -> tuple[str, ...]:
     """Parse names that are separated by commas.
 
-    >>> names("path, fine,coarse")
+    >>> name_list("path, fine,coarse")
     ('path', 'fine', 'coarse')
     """
     found = tuple(name.strip() for name in text.split(","))

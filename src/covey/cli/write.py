@@ -1,10 +1,10 @@
-"""``covey write``: write a source as a split of a dataset."""
+"""``covey write``: write the splits of a source as those of a dataset."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,19 @@ from covey.cli.options import (
     default,
     fraction,
     kind,
-    names,
+    name_list,
     positive,
     shows_progress,
     size,
 )
-from covey.cli.output import check_report, class_cells, print_lines, print_message, write_report
+from covey.cli.output import (
+    check_report,
+    class_cells,
+    print_lines,
+    print_message,
+    shorten,
+    write_report,
+)
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
 from covey.results import table
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from covey.results import SkippedRecord, WriteResult
     from covey.sources import Source
 
-SUMMARY = "write labelled data as a split of a TFRecord dataset, shuffled, sharded and indexed"
+SUMMARY = "write labelled data as a TFRecord dataset, shuffled, sharded and indexed"
 
 # The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
@@ -39,7 +46,8 @@ KINDS = (
 
 EXAMPLES = """\
 examples:
-  covey write photos data/birds                     a directory of images per class
+  covey write photos data/birds                     a directory of images per class, or per split
+  covey write photos data/birds --splits train,val --class-from last
   covey write birds.csv data/birds --label species
   covey write glyphs.npz data/glyphs --hold-out-classes 100
   covey write photos data/birds --hold-out-fraction 0.1 --on-error skip --report bad.jsonl
@@ -48,6 +56,7 @@ examples:
 """
 
 _MAX_LISTED = 20
+_MAX_NAMES = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,14 +68,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--kind", type=kind, help=f"format of SOURCE (default: detected from its content): {KINDS}"
     )
-    reading.add_argument("--label", help="label feature (default: a feature with a common name)")
+    labels = reading.add_mutually_exclusive_group()
+    labels.add_argument(
+        "--label",
+        help="label feature (default: that of the format, the only ClassLabel, or a feature with "
+        "a common name such as label, class or category)",
+    )
+    labels.add_argument("--no-label", action="store_true", help="write unlabelled data")
     reading.add_argument(
         "--key", help="feature that is unique to an example (default: its file, id or position)"
     )
     reading.add_argument(
         "--columns",
         metavar="NAMES",
-        type=names,
+        type=name_list,
         help="names of the columns of a table without a header, or of the elements of lists in "
         "JSON: path,fine,coarse",
     )
@@ -78,6 +93,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     reading.add_argument(
         "--source-split", metavar="NAME", help="split of SOURCE to read (default: that of --split)"
+    )
+    reading.add_argument(
+        "--splits",
+        metavar="NAMES",
+        help="directories of SOURCE that are splits, such as train,val,test, or none; other "
+        "directories are not read (default: detected by their names)",
+    )
+    reading.add_argument(
+        "--class-depth",
+        metavar="N",
+        type=positive,
+        help="name classes by the first N directories below the split (default: all directories, "
+        "if all files are at the same depth)",
+    )
+    reading.add_argument(
+        "--class-from",
+        choices=("last", "path"),
+        help="name classes by the last directory, or by the path of directories (default: path)",
     )
     reading.add_argument(
         "--default",
@@ -98,7 +131,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
     splits = parser.add_argument_group("splits")
-    splits.add_argument("--split", default="train", help="split to write (default: train)")
+    splits.add_argument(
+        "--split", help="split to write (default: all splits of SOURCE; train if it has none)"
+    )
     held_out = splits.add_mutually_exclusive_group()
     held_out.add_argument(
         "--hold-out-fraction",
@@ -191,13 +226,13 @@ def run(options: argparse.Namespace) -> None:
     _check(options)
     hold_out = _hold_out(options)
     source = _open(options)
-    with _named(source):
+    with _advised():
         result = covey.write(
             source,
             options.target,
             split=options.split,
             hold_out=hold_out,
-            label=options.label,
+            label=None if options.no_label else options.label or "auto",
             defaults=dict(options.default),
             key=options.key,
             name=options.name,
@@ -218,8 +253,8 @@ def run(options: argparse.Namespace) -> None:
             storage_options=dict(options.storage_option),
         )
     if not options.quiet:
-        print_lines(*summary([result, *([] if result.held_out is None else [result.held_out])]))
-    _report(result.skipped, source, options)
+        print_lines(*summary(result, has_new_classes=options.hold_out_classes is not None))
+    _report(result, options, has_splits=isinstance(source, Mapping))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -227,7 +262,8 @@ def _check(options: argparse.Namespace) -> None:
     from covey.dataset_info import check_split_name
     from covey.urls import shown
 
-    check_split_name(options.split)
+    if options.split is not None:
+        check_split_name(options.split)
     if os.path.realpath(options.source) == os.path.realpath(options.target):
         raise DatasetError("SOURCE and TARGET are the same", path=shown(options.target))
     check_report(options.report)
@@ -244,7 +280,7 @@ def _hold_out(options: argparse.Namespace) -> HoldOut | None:
             options.refuse("--hold-out-split needs --hold-out-fraction or --hold-out-classes")
         return None
     split = options.hold_out_split or "val"
-    if split == options.split:
+    if split == (options.split or "train"):
         options.refuse(f"--split and --hold-out-split are both {split!r}")
     return HoldOut(
         fraction=options.hold_out_fraction,
@@ -255,22 +291,32 @@ def _hold_out(options: argparse.Namespace) -> HoldOut | None:
     )
 
 
-def _open(options: argparse.Namespace) -> Source:
-    """Open the source, and print its description."""
-    from covey.sources import open_source
+def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
+    """Open the source or the splits to write, and print their description."""
+    from covey.sources import Source, open_splits
+    from covey.sources.source import choose_split
 
-    source = open_source(
+    found = open_splits(
         options.source,
         kind=options.kind,
         label=options.label,
         columns=options.columns,
         delimiter=options.delimiter,
         field=options.field,
-        split=options.source_split or options.split,
+        splits=options.splits,
+        class_depth=options.class_depth,
+        class_from=options.class_from,
     )
+    opened: Source | Mapping[str, Source] = found
+    wanted = options.source_split or options.split
+    if not isinstance(found, Source) and wanted is not None:
+        opened = found[choose_split(found, wanted, options.source)]
     if not options.quiet:
-        print_lines(f"{source.path}: {', '.join([source.kind, *_describe(source)])}")
-    return source
+        for each in [opened] if isinstance(opened, Source) else opened.values():
+            print_lines(f"{each.path}: {', '.join([each.kind, *_describe(each)])}")
+        for note in found.notes:
+            print_lines(f"note: {note}")
+    return opened
 
 
 def _describe(source: Source) -> Iterator[str]:
@@ -279,7 +325,6 @@ def _describe(source: Source) -> Iterator[str]:
     if source.length is not None:
         yield f"{source.length:,} {'images' if source.kind.startswith('image') else 'examples'}"
     if source.label is None:
-        yield "no label (--label specifies one)"
         return
     kind = None if source.features is None else source.features.get(source.label)
     column: Any = (source.columns or {}).get(source.label)
@@ -292,23 +337,30 @@ def _describe(source: Source) -> Iterator[str]:
 
 
 @contextmanager
-def _named(source: Source) -> Iterator[None]:
-    """Add the path of the source to errors of its examples, and the option that skips them."""
+def _advised() -> Iterator[None]:
+    """Add the options of the command to errors that they avoid."""
     try:
         yield
     except (SourceError, FeatureError) as error:
-        if error.path is None:
-            error.path = source.path
         is_item = isinstance(error, SourceError) or error.example is not None
         if is_item and not error.remedy and not isinstance(error, DuplicateKeyError):
             error.remedy = "--on-error skip skips and lists examples that cannot be read"
         raise
+    except DatasetError as error:
+        error.remedy = error.remedy.replace("label=None", "--no-label")
+        raise
 
 
-def summary(written: list[WriteResult]) -> list[str]:
-    """Return the lines of a table with a row for each split."""
+def summary(result: WriteResult, *, has_new_classes: bool = False) -> list[str]:
+    """Return the lines of a table with a row for each split.
+
+    Args:
+        result: The result of the write.
+        has_new_classes: Whether no class is in two splits, as requested.
+    """
     from covey._progress import format_bytes
 
+    written = list(result.splits.values())
     rows = [
         [
             each.split,
@@ -321,28 +373,41 @@ def summary(written: list[WriteResult]) -> list[str]:
         for each in written
     ]
     header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
-    features = ", ".join(written[0].features)
-    label = "" if written[0].label is None else f"; label {written[0].label!r}"
-    lines = [f"{written[0].path}: {features}{label}", *table(header, rows)]
+    features = ", ".join(result.features)
+    label = "" if result.label is None else f"; label {result.label!r}"
+    lines = [f"{result.path}: {features}{label}", *table(header, rows)]
+    for split, names in result.unshared_classes.items():
+        if names and not has_new_classes:
+            shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])
+            more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+            lines.append(f"note: {len(names):,} classes are in {split!r} only: {shown}{more}")
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
         lines.append(
             f"{replaced:,} shards of the replaced version stay until the next write; `covey repair "
-            f"{written[0].path}` deletes them"
+            f"{result.path}` deletes them"
         )
     return lines
 
 
-def _report(skipped: Sequence[SkippedRecord], source: Source, options: argparse.Namespace) -> None:
-    """Write and print the skipped examples."""
+def _report(result: WriteResult, options: argparse.Namespace, *, has_splits: bool) -> None:
+    """Write and print the skipped examples, with their split if the source has splits."""
+    skipped = [(split, each) for split, own in result.splits.items() for each in own.skipped]
     write_report(
-        options.report, [{"example": each.record, "reason": each.reason} for each in skipped]
+        options.report,
+        [{**({"split": split} if has_splits else {}), **_to_json(each)} for split, each in skipped],
     )
     if not skipped:
         return
-    lines = [f"skipped {len(skipped):,} examples of {source.path}:"]
-    lines += [f"  example {each.record}: {each.reason}" for each in skipped[:_MAX_LISTED]]
+    lines = [f"skipped {len(skipped):,} examples of {options.source}:"]
+    for split, each in skipped[:_MAX_LISTED]:
+        where = f"{split}: " if has_splits else ""
+        lines.append(f"  {where}example {each.record}: {each.reason}")
     if len(skipped) > _MAX_LISTED:
         where = f"see {options.report}" if options.report else "--report FILE lists all"
         lines.append(f"  and {len(skipped) - _MAX_LISTED:,} more: {where}")
     print_message(*lines)
+
+
+def _to_json(skipped: SkippedRecord) -> dict[str, Any]:
+    return {"example": skipped.record, "reason": skipped.reason}

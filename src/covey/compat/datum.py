@@ -27,7 +27,7 @@ from covey.dataset_info import check_split_name
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.index.format import Shard
-from covey.labels import Classes, find_label, is_string, read_strings
+from covey.labels import Classes, find_label, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.datum import (
     ShardInfo,
@@ -354,7 +354,7 @@ class _RecordCache:
 
         Args:
             features: Features of the records.
-            label: Label feature; None for the only ClassLabel.
+            label: Label feature; None for the most likely one.
             progress: Progress bar.
             entries: Content of datum's description.
 
@@ -364,16 +364,17 @@ class _RecordCache:
         """
         self._writer.inspect()  # other splits may have been written since the records were added
         features = _unify_splits(self._writer.target, features)
-        label = find_label(features, label)
+        label = guess_label(features) if label is None else find_label(features, label)
         names: set[str] = set()
         if label is not None and is_string(features[label]):
             for block, _ in self._spool.blocks():
                 names.update(read_strings(features, label, block))
         classes = Classes(features, label, sorted(names))
         sidecars = {ENTRIES_FILE: entries}
-        return self._writer.write(
+        (result,) = self._writer.write(
             [self._spool], features, classes, progress, sidecars=sidecars, list_shards=True
-        ).shards
+        )
+        return result.shards
 
 
 def _unify_splits(target: TargetSplit, features: Features) -> Features:

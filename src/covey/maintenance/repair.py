@@ -293,7 +293,7 @@ class _SplitRepair:
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin(f"writing {split}", self.records)
-            return writer.write(
+            (result,) = writer.write(
                 [_ValidRecords(self._split.files, self.shards)],
                 features,
                 Classes(features, self._label, extend_names(known or (), strings)),
@@ -302,6 +302,7 @@ class _SplitRepair:
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),
             )
+            return result
 
     def _options(self, split: str, mode: Mode) -> WriteOptions:
         compressions = [shard.compression for shard in self.shards if shard.valid]

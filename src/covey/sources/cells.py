@@ -28,7 +28,7 @@ _SHAPES = {
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nil", "-", "?"))
 COMMON_NAMES = frozenset(
     (
-        *(*LABEL_NAMES, "category", "intent", "species", "class_name", "class_id", "label_name"),
+        *(*LABEL_NAMES, "class_name", "class_id", "label_name"),
         *("id", "index", "text", "sentence", "utterance", "question", "query", "name", "title"),
         *("file", "filename", "file_name", "filepath", "path", "image", "image_path", "image_id"),
         *("audio", "url", "split", "x", "y"),

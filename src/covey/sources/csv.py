@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Any, BinaryIO
 
 from covey.errors import SourceError
+from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Tensor
 from covey.sources.cells import CellType, convert, guess_header
 from covey.sources.registry import HEAD_BYTES, ProbedPath, read_head, register
@@ -19,7 +20,6 @@ from covey.sources.source import (
     SourceOptions,
     SourceSplits,
     check_label,
-    find_label_name,
     list_names,
     open_split_files,
     source_error,
@@ -32,7 +32,6 @@ from covey.sources.text import (
     named_files,
     open_text,
     read_lines,
-    refuse_options,
     text_head,
     utf8_error,
 )
@@ -123,7 +122,7 @@ class CsvTable:
                     f"the first row is {_show(first)}, which is a header",
                     rows[0].line,
                     option="columns",
-                    found=tuple(options.columns),
+                    found=options.columns,
                     remedy="columns are the names of a table without a header",
                 )
         repeated = next((name for name in names if names.count(name) > 1), None)
@@ -233,14 +232,14 @@ def _no_header(path: str, line: int, first: Sequence[str], why: str) -> SourceEr
 
 def _check_columns(columns: Sequence[str], first: Sequence[str], path: str, line: int) -> list[str]:
     """Return the names that the caller gave to the columns."""
-    names = [columns] if isinstance(columns, str) else list(columns)
-    if len(names) != len(first) or not all(isinstance(name, str) and name for name in names):
+    names = list(columns)
+    if len(names) != len(first):
         raise source_error(
             path,
             f"the first row is {_show(first)}",
             line,
             option="columns",
-            found=tuple(names),
+            found=columns,
             allowed=f"the names of the {len(first)} columns",
         )
     return names
@@ -405,13 +404,13 @@ def _table_files(probed: ProbedPath) -> list[str]:
     "a CSV or TSV file, a directory or a pattern of them",
     recognise=lambda probed: bool(_table_files(probed)),
     rank=6,
+    options=("columns", "delimiter"),
 )
 def open_csv(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open tables. Their rows are keyed by position, read twice, and not held in memory."""
     files = [probed.path] if probed.is_file else _table_files(probed)
     if not files:
         raise source_error(probed.path, f"found {probed.describe()}; CSV must be a file or files")
-    refuse_options(options, probed.path, "CSV", "field")
     return open_split_files(files, partial(_open_tables, probed.path, options))
 
 

@@ -34,8 +34,8 @@ def source_hint(path: str) -> DatasetError | None:
     return DatasetError(
         f"it is a source ({', '.join([kind.name, *_contents(probed, kind)])}), not a dataset",
         path=path,
-        remedy=f"write it as a dataset: `covey write {shlex.quote(path)} {target}`, or covey.write "
-        f"with covey.sources.open_source({path!r})",
+        remedy=f"write it as a dataset: `covey write {shlex.quote(path)} {target}`, or "
+        f"covey.write({path!r}, {target!r})",
     )
 
 

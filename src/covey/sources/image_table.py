@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from covey.errors import FormatError, SourceError
+from covey.labels import find_label_name
 from covey.schema import Features, Image
 from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
 from covey.sources.images import EXTENSIONS, is_image, read_image
@@ -20,7 +21,6 @@ from covey.sources.source import (
     SourceOptions,
     as_source_error,
     check_label,
-    find_label_name,
     list_names,
     source_error,
 )
@@ -157,6 +157,7 @@ def _is_image_table(probed: ProbedPath) -> bool:
     "images and a CSV file that lists them with their labels",
     recognise=_is_image_table,
     rank=1,
+    options=("columns", "delimiter"),
 )
 def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source:
     """Open the images whose paths a table lists. The other columns of the table are features."""

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from covey.errors import SourceError
+from covey.labels import find_label_name
 from covey.sources.json_forms import (
     JsonMembers,
     RepeatedNames,
@@ -27,7 +28,6 @@ from covey.sources.source import (
     SourceOptions,
     SourceSplits,
     check_label,
-    find_label_name,
     list_names,
     open_split_files,
     source_error,
@@ -40,7 +40,6 @@ from covey.sources.text import (
     open_text,
     read_lines,
     read_text,
-    refuse_options,
     text_head,
     utf8_error,
 )
@@ -225,13 +224,13 @@ def _lines_files(probed: ProbedPath) -> list[str]:
     "a file with one JSON object per line, a directory or a pattern of them",
     recognise=lambda probed: bool(_lines_files(probed)),
     rank=4,
+    options=("columns",),
 )
 def open_json_lines(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open files of objects, or of lists, which are keyed by their position."""
     files = [probed.path] if probed.is_file else _lines_files(probed)
     if not files:
         raise source_error(probed.path, f"found {probed.describe()}; must be JSON Lines files")
-    refuse_options(options, probed.path, "JSON Lines", "field", "delimiter")
     return open_split_files(files, partial(_open_lines, probed.path, options))
 
 
@@ -311,6 +310,7 @@ def _recognise_json(probed: ProbedPath) -> bool:
     "a JSON file of objects by id, a list of objects or lists, or strings by class",
     recognise=_recognise_json,
     rank=5,
+    options=("columns", "field", "splits"),
 )
 def open_json(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open the examples of a file, keyed by their id, or by their position in a list.
@@ -323,7 +323,6 @@ def open_json(probed: ProbedPath, options: SourceOptions) -> Source | SourceSpli
             {split_of_file(file) or "": partial(_open_file, file, options) for file in files}
         )
     path = check_file(probed, "JSON")
-    refuse_options(options, path, "JSON", "delimiter")
     check_encoding(path, probed.head)
     value = _JsonObjects(path, options).load()
     splits = find_splits(value, options, path)

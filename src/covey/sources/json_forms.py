@@ -31,7 +31,6 @@ _MAX_DESCRIBED = 6
 _MAX_CANDIDATES = 4
 _MAX_SEARCHED = 1000
 
-_LABEL_NAMES = frozenset((*LABEL_NAMES, "category", "intent", "species"))
 # Names in an object that has all strings of one class, as in training data of chat bots.
 _CLASS_NAMES = frozenset(("tag", "intent", "label", "class", "name"))
 _STRINGS_NAMES = frozenset(("patterns", "examples", "utterances", "texts", "questions"))
@@ -124,13 +123,12 @@ def find_splits(value: Any, options: SourceOptions, path: str) -> dict[str, Any]
     if options.splits is not None:
         if not options.splits:
             return None
-        missing = [name for name in options.splits if not _contains(value, name)]
-        if missing:
+        if not isinstance(value, dict) or not value.keys() >= set(options.splits):
             raise source_error(
                 path,
                 f"found {describe(value)}",
                 option="splits",
-                found=tuple(options.splits),
+                found=options.splits,
                 allowed="names of the object",
             )
         return {name: value[name] for name in options.splits}
@@ -143,10 +141,6 @@ def find_splits(value: Any, options: SourceOptions, path: str) -> dict[str, Any]
     if not filled or not all(map(_contains_examples, filled)):
         return None
     return parts
-
-
-def _contains(value: Any, name: str) -> bool:
-    return isinstance(value, dict) and name in value
 
 
 def _has_split_name(name: str) -> bool:
@@ -263,7 +257,7 @@ def _are_columns(value: dict[str, Any]) -> bool:
         return False
     if any(isinstance(cell, dict) for column in value.values() for cell in column):
         return False
-    if any(name.lower() in _LABEL_NAMES for name in value):
+    if any(name.lower() in LABEL_NAMES for name in value):
         return True
     return any(not isinstance(cell, (str, list)) for column in value.values() for cell in column)
 
@@ -307,7 +301,7 @@ def _refuse_columns(options: SourceOptions, path: str, value: Any) -> None:
             path,
             f"found {describe(value)}, whose elements have names",
             option="columns",
-            found=tuple(options.columns),
+            found=options.columns,
         )
 
 
@@ -376,8 +370,6 @@ def _check_names(
     """Return the names that the caller gave to elements."""
     if columns is None:
         return None
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
-    if len(names) != count or len(set(names)) != count or not all(names):
-        allowed = f"{count} different names"
-        raise source_error(path, found, option="columns", found=names, allowed=allowed)
-    return names
+    if len(columns) != count:
+        raise source_error(path, found, option="columns", found=columns, allowed=f"{count} names")
+    return tuple(columns)

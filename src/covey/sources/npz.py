@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
+from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features
 from covey.sources.registry import ProbedPath, check_file, register
 from covey.sources.source import (
@@ -22,7 +23,6 @@ from covey.sources.source import (
     SourceSplits,
     as_source_error,
     check_label,
-    find_label_name,
     source_error,
 )
 from covey.splits import SPLIT_NAMES

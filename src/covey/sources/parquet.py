@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
+from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Image, Ragged, Tensor
 from covey.sources.images import image_fault
 from covey.sources.registry import ProbedPath, read_head, register
@@ -19,7 +20,6 @@ from covey.sources.source import (
     SourceSplits,
     as_source_error,
     check_label,
-    find_label_name,
     open_split_files,
     source_error,
 )

@@ -2,16 +2,16 @@
 
 A format is a function with a decorator that names and describes it, and recognises its content::
 
-    @register("sound directory", "a directory of WAV files", recognise=has_sounds)
-    def open_sounds(probed, options):
-        return Source("sound directory", probed.path, examples)
+    @register("words", "a file of words", recognise=has_words, options=("delimiter",))
+    def open_words(probed, options):
+        return Source("words", probed.path, examples)
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -106,6 +106,22 @@ class Kind:
     open: OpenKind
     rank: int = 0
     """Formats are tried in ascending order of rank."""
+    options: frozenset[str] = frozenset()
+    """Names of the options of :class:`SourceOptions` that the format has, except ``label``."""
+
+    def check_options(self, options: SourceOptions, path: str) -> None:
+        """Raise SourceError if an option is given that the format does not have."""
+        for option in options.given():
+            if option != "label" and option not in self.options:
+                allowed = sorted(self.options)
+                raise source_error(
+                    path,
+                    f"the format of this source is {self.name!r}, whose options are "
+                    f"{list_names(['label', *allowed])}",
+                    option=option,
+                    found=getattr(options, option),
+                    allowed="omitted",
+                )
 
 
 KINDS: dict[str, Kind] = {}
@@ -113,7 +129,12 @@ KINDS: dict[str, Kind] = {}
 
 
 def register(
-    name: str, description: str, *, recognise: Callable[[ProbedPath], bool], rank: int = 0
+    name: str,
+    description: str,
+    *,
+    recognise: Callable[[ProbedPath], bool],
+    rank: int = 0,
+    options: Iterable[str] = (),
 ) -> Callable[[OpenKind], OpenKind]:
     """Return a decorator that registers a function as the opener of a format.
 
@@ -122,10 +143,13 @@ def register(
         description: Description of the format, as a noun phrase.
         recognise: Function that returns whether a path has the format.
         rank: Position in the order of detection. Formats that match many files have a high rank.
+        options: Names of the options of :class:`SourceOptions` that the format has, except
+            ``label``, which all formats have.
     """
+    own = frozenset(options)
 
     def add(function: OpenKind) -> OpenKind:
-        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank)]
+        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank, own)]
         KINDS.clear()
         KINDS.update((kind.name, kind) for kind in sorted(kinds, key=lambda kind: kind.rank))
         return function
@@ -185,6 +209,7 @@ def _open(path: str, kind: str | None, options: SourceOptions) -> Source | Sourc
     probed = ProbedPath.probe(path)
     found = named or next((each for each in KINDS.values() if each.recognise(probed)), None)
     if found is not None:
+        found.check_options(options, path)
         return found.open(probed, options)
     supported = "; ".join(f"{each.name}: {each.description}" for each in KINDS.values())
     raise source_error(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from covey.errors import CoveyError, SourceError
-from covey.labels import LABEL_NAMES
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
@@ -22,26 +21,68 @@ Item = tuple[Key, dict[str, Any]] | SourceError
 class SourceOptions:
     """Options of a source. None means that the format decides.
 
+    An option that the format of a source does not have is an error.
+
     Args:
         label: Label feature (default: that of the format, or a feature with a common name).
         columns: Names of the columns of a table without a header, or of the elements of lists.
         delimiter: Delimiter of a table (default: detected).
         field: Path of the examples in a JSON file, such as ``"data.items"``.
-        splits: Subdirectories that are splits; an empty sequence if none are (default: detected by
-            their names).
-        class_depth: Depth of the class directories below that of the split (default: the directory
-            that contains the file).
-        class_from: Whether the class name is the ``"last"`` directory, or the ``"path"`` of
-            directories.
+        splits: Names of the directories that are splits, as a list or as ``"train,val"``; the
+            others are not read. ``"none"`` or an empty list if none are (default: directories with
+            common names of splits).
+        class_depth: Number of directories between the split and the files of a class; directories
+            below are ignored (default: all directories, whose number must be the same for all
+            files).
+        class_from: Whether the name of a class is that of the ``"last"`` of these directories, so
+            that directories of the same name are one class, or their ``"path"`` (default: the
+            path).
+
+    Raises:
+        SourceError: If an option has an invalid value; ``option`` is its name.
     """
 
     label: str | None = None
     columns: Sequence[str] | None = None
     delimiter: str | None = None
     field: str | None = None
-    splits: Sequence[str] | None = None
+    splits: Sequence[str] | str | None = None
     class_depth: int | None = None
     class_from: Literal["last", "path"] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.splits, str):
+            listed = [] if self.splits == "none" else self.splits.split(",")
+            object.__setattr__(self, "splits", tuple(map(str.strip, listed)))
+        for option in ("columns", "splits"):
+            value = getattr(self, option)
+            is_valid = value is None or (
+                isinstance(value, Sequence)
+                and not isinstance(value, (str, bytes))
+                and all(isinstance(each, str) and each for each in value)
+                and len(set(value)) == len(value)
+            )
+            _check(option, value, is_valid, "a list of distinct names")
+            object.__setattr__(self, option, None if value is None else tuple(value))
+        for option in ("label", "delimiter", "field"):
+            value = getattr(self, option)
+            is_valid = value is None or (isinstance(value, str) and value != "")
+            _check(option, value, is_valid, "a string that is not empty")
+        depth = self.class_depth
+        is_valid = depth is None or (type(depth) is int and depth >= 1)
+        _check("class_depth", depth, is_valid, "an integer >= 1")
+        is_valid = self.class_from in (None, "last", "path")
+        _check("class_from", self.class_from, is_valid, "'last' or 'path'")
+
+    def given(self) -> tuple[str, ...]:
+        """Return the names of the options that are not None."""
+        names = (each.name for each in fields(self))
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+
+def _check(option: str, found: object, is_valid: bool, allowed: str) -> None:
+    if not is_valid:
+        raise SourceError(option=option, found=found, allowed=allowed)
 
 
 class SourceKeywords(TypedDict, total=False):
@@ -51,7 +92,7 @@ class SourceKeywords(TypedDict, total=False):
     columns: Sequence[str] | None
     delimiter: str | None
     field: str | None
-    splits: Sequence[str] | None
+    splits: Sequence[str] | str | None
     class_depth: int | None
     class_from: Literal["last", "path"] | None
 
@@ -80,6 +121,8 @@ class Source:
     """Label feature; None if the format does not define one."""
     columns: Mapping[str, Any] | None = None
     """The same data by column, if the format stores columns."""
+    notes: tuple[str, ...] = ()
+    """What a summary should mention, such as files that are not read."""
 
 
 class SourceSplits(Mapping[str, Source]):
@@ -87,11 +130,15 @@ class SourceSplits(Mapping[str, Source]):
 
     Args:
         openers: A function for each split that opens it.
+        notes: What a summary should mention, such as files that are not read.
     """
 
-    def __init__(self, openers: Mapping[str, Callable[[], Source]]) -> None:
+    def __init__(
+        self, openers: Mapping[str, Callable[[], Source]], *, notes: Sequence[str] = ()
+    ) -> None:
         self._openers = dict(openers)
         self._opened: dict[str, Source] = {}
+        self.notes = tuple(notes)
 
     def __getitem__(self, split: str) -> Source:
         if split not in self._opened:
@@ -150,17 +197,6 @@ def as_source_error(error: CoveyError, path: str) -> SourceError:
     )
     fields = {name: getattr(error, name) for name in names}
     return source_error(error.path or path, error.reason, **fields)
-
-
-def find_label_name(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
-    """Return the first name that is a common name of a label, or None.
-
-    >>> find_label_name(["Image", "Class", "weight"])
-    'Class'
-    """
-    lowered = {name.lower(): name for name in names}
-    found = (lowered[name] for name in (*LABEL_NAMES, *also) if name in lowered)
-    return next(found, None)
 
 
 def check_label(label: str | None, names: Iterable[str], path: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import CoveyError, FeatureError, SourceError
+from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.sources.images import image_fault
 from covey.sources.registry import ProbedPath, read_head, register
@@ -32,12 +33,11 @@ from covey.sources.source import (
     SourceSplits,
     as_source_error,
     check_label,
-    find_label_name,
     open_split_files,
     source_error,
 )
 from covey.sources.tar_index import BLOCK_BYTES, GZIP_MAGIC, TarIndex, kind_of, open_shard
-from covey.sources.text import decompressed_head, refuse_options
+from covey.sources.text import decompressed_head
 from covey.splits import SPLIT_NAMES
 from covey.untrusted import MAX_METADATA_BYTES, RegularFile, brief, read_file
 
@@ -219,7 +219,6 @@ def _split_directories(probed: ProbedPath) -> dict[str, list[str]]:
 )
 def open_tar(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open tar files of samples, keyed by their names. Nothing is extracted to disk."""
-    refuse_options(options, probed.path, "WebDataset", "columns", "delimiter", "field")
     files = _shards(probed)
     if files:
         return open_split_files(files, partial(_open_shards, probed.path, options.label))

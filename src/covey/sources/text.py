@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from covey.errors import SourceError
 from covey.sources.registry import HEAD_BYTES, ProbedPath
-from covey.sources.source import SourceOptions, source_error
+from covey.sources.source import source_error
 
 MAX_LINE_BYTES = 256 << 20
 """Maximum length of a line."""
@@ -227,11 +227,3 @@ def named_files(probed: ProbedPath, extensions: frozenset[str]) -> list[str]:
     if probed.is_file:
         return []
     return [file for file in probed.files if extension(file) in extensions]
-
-
-def refuse_options(options: SourceOptions, path: str, kind: str, *names: str) -> None:
-    """Raise SourceError for options that a format does not have."""
-    for name in names:
-        found = getattr(options, name)
-        if found is not None:
-            raise source_error(path, f"{kind} does not have this option", option=name, found=found)

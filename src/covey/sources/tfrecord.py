@@ -20,7 +20,8 @@ from covey.dataset.open import open as open_dataset
 from covey.dataset_info import ALL_REPLACED, drop_replaced
 from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning, SourceError
 from covey.filenames import FEATURES_FILE, INFO_FILE, is_record_file
-from covey.schema import ClassLabel, Feature, Features, Ragged, Steps, Tensor
+from covey.labels import guess_label
+from covey.schema import Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
 from covey.schema.merge import add_classes
 from covey.schema.types import REQUIRED
@@ -32,7 +33,6 @@ from covey.sources.source import (
     SourceSplits,
     as_source_error,
     check_label,
-    find_label_name,
     open_split_files,
     source_error,
 )
@@ -172,7 +172,7 @@ def _open_files(path: str, label: str | None, files: list[str]) -> Source:
         items,
         length=len(items),
         features=features,
-        label=label or find_label_name(features),
+        label=label or guess_label(features),
     )
 
 
@@ -244,7 +244,7 @@ def _open_split(layout: Layout, split: str, label: str | None) -> Source:
         items,
         length=len(items),
         features=features,
-        label=label or _supervised_label(layout.info, features) or _class_feature(features),
+        label=label or _supervised_label(layout.info, features) or guess_label(features),
     )
 
 
@@ -258,11 +258,6 @@ def _supervised_label(info: Any, features: Features) -> str | None:
     except (TypeError, KeyError, IndexError, AttributeError):
         return None
     return name if isinstance(name, str) and name in features else None
-
-
-def _class_feature(features: Features) -> str | None:
-    classes = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
-    return classes[0] if len(classes) == 1 else find_label_name(features)
 
 
 def from_tfds_builder(

@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError
-from covey.labels import Classes, find_label, is_string, number_column
+from covey.errors import DatasetError, FeatureError
+from covey.labels import (
+    Classes,
+    LabelCandidates,
+    find_label,
+    guess_label,
+    is_string,
+    join_strings,
+    number_column,
+)
 from covey.schema import ClassLabel, Features
 from covey.schema.codec import Rows, count_rows, flat_items
 from covey.shuffle.keys import (
@@ -40,42 +48,93 @@ class RecordsToWrite:
     features: Features
     classes: Classes
     splits: Sequence[OrderedRecords]
-    """Records of the split, and those of the held-out split."""
+    """Records of each split."""
 
 
-def sort_columns(source: Input, options: WriteOptions, schema: WriteSchema) -> RecordsToWrite:
-    """Return the rows of the columns of an input, sorted."""
-    nested = source.columns or {}
-    columns = flatten(nested)
+def choose_label(
+    features: Features, options: WriteOptions, schema: WriteSchema, candidates: LabelCandidates
+) -> str | None:
+    """Return the label feature of a write; None if it is unlabelled.
+
+    Args:
+        features: Features of all examples.
+        options: Options of the write.
+        schema: The label, or the request to infer it.
+        candidates: Features that can be the label, for the error if none is found.
+
+    Raises:
+        DatasetError: If the requested feature cannot be a label, none is found, or unlabelled
+            examples are sorted by class.
+    """
+    if schema.infers_label:
+        label = guess_label(features)
+        if label is None:
+            raise candidates.error()
+        return label
+    if schema.label is not None:
+        return find_label(features, schema.label)
+    if options.sort_by_class:
+        raise DatasetError(
+            "there is no label feature",
+            option="sort_by_class",
+            found=True,
+            remedy="pass label=",
+        )
+    return None
+
+
+def sort_columns(
+    sources: Sequence[Input], options: WriteOptions, schema: WriteSchema
+) -> RecordsToWrite:
+    """Return the rows of the columns of each input, sorted.
+
+    Args:
+        sources: Inputs of the splits of the write. Several inputs have declared features.
+        options: Options of the write.
+        schema: Features and label.
+    """
+    tables = [flatten(source.columns or {}) for source in sources]
     features = schema.features
     if features is None:
-        features = Features.infer_columns(nested, defaults=options.defaults)
-        features = name_classes(features, source.class_names)
-    label = find_label(features, schema.label, needed=options.sort_by_class)
-    fill_columns(features, columns, count_rows(columns))
-    labels: NDArray[np.int64] | None = None
-    strings: tuple[str, ...] = ()
-    if label is not None and label in columns:
-        if is_string(features[label]):
+        features = Features.infer_columns(sources[0].columns or {}, defaults=options.defaults)
+        features = name_classes(features, sources[0].class_names)
+    candidates = LabelCandidates()
+    for columns in tables:
+        candidates.add_columns(features, columns)
+    label = choose_label(features, options, schema, candidates)
+    known = schema.known_classes
+    for source, columns in zip(sources, tables, strict=True):
+        fill_columns(features, columns, count_rows(columns))
+        if label is not None and label in columns and is_string(features[label]):
             columns[label] = _names_of_ids(source.features, label, columns[label])
-        features, columns[label], labels, strings = number_column(
-            features,
-            label,
-            columns[label],
-            may_grow=schema.strings_to_classes,
-            known=schema.known_classes,
-        )
-    rows = check_columns(features, columns)
-    keys = None if options.key is None else column_keys(columns, options.key)
+    if label is not None and (schema.strings_to_classes or is_string(features[label])):
+        # All splits have the classes of all.
+        known = join_strings(known, [columns.get(label, ()) for columns in tables], label)
+    numbered = []
+    for columns in tables:
+        labels: NDArray[np.int64] | None = None
+        strings: tuple[str, ...] = ()
+        own = features
+        if label is not None and label in columns:
+            own, columns[label], labels, strings = number_column(
+                features, label, columns[label], may_grow=schema.strings_to_classes, known=known
+            )
+        numbered.append((own, labels, strings))
+    features, _, strings = numbered[0]
     classes = Classes(features, label, strings)
-    chosen = [np.arange(len(rows))]
-    if options.hold_out is not None and len(rows):
-        held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
-        check_choice(options.hold_out, int(held_out.sum()), len(rows), "examples")
-        chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
-    splits = [
-        ColumnOrder(rows, labels, keys, options.order, options.seed, chosen=each) for each in chosen
-    ]
+    splits = []
+    for columns, (_, labels, _) in zip(tables, numbered, strict=True):
+        rows = check_columns(features, columns)
+        keys = None if options.key is None else column_keys(columns, options.key)
+        chosen = [np.arange(len(rows))]
+        if options.hold_out is not None and len(rows):
+            held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
+            check_choice(options.hold_out, int(held_out.sum()), len(rows), "examples")
+            chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
+        splits += [
+            ColumnOrder(rows, labels, keys, options.order, options.seed, chosen=each)
+            for each in chosen
+        ]
     return RecordsToWrite(features, classes, splits)
 
 

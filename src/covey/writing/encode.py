@@ -75,7 +75,7 @@ class ItemEncoder:
         fixed: Features | None = None,
     ) -> None:
         self._options = options
-        self._schema = schema
+        self.schema = schema
         self._sink = sink
         self._infers = schema.features is None
         self._is_worker = fixed is not None
@@ -104,7 +104,7 @@ class ItemEncoder:
         Raises:
             FeatureError: If they cannot be inferred from the examples.
         """
-        return self._schema.features or Features(self._inference.finish())
+        return self.schema.features or Features(self._inference.finish())
 
     def encode(self, items: Iterable[Any], first: int = 0) -> list[Any]:
         """Encode items.
@@ -226,7 +226,7 @@ class ItemEncoder:
         """Return features that fit an example, and all before it."""
         if self._infers:
             return self._widen(example)
-        for features in (self._schema.features, self._schema.fallback):
+        for features in (self.schema.features, self.schema.fallback):
             if features is not None and features is not self._features:
                 try:
                     features.encode(features.fill_in(example))
@@ -236,7 +236,7 @@ class ItemEncoder:
         return self._features  # encoding the example raises the error
 
     def _widen(self, example: Mapping[str, Any]) -> Features:
-        label, inference = self._schema.label, self._inference
+        label, inference = self.schema.label, self._inference
         skips = self._options.on_error == "skip"
         if skips and label is not None and get_value(example, label) is None:
             # A first example without a label must not define features without one.

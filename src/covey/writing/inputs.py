@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
-from covey.schema import ClassLabel, Features, SparseArray
+from covey.labels import AUTO
+from covey.schema import ClassLabel, Features, SparseArray, Tensor
 from covey.schema.image_inputs import is_hugging_face_image, is_picture
+from covey.schema.merge import describe, extends, unify
 from covey.shuffle.keys import Key
-from covey.sources import Source
-from covey.urls import shown
+from covey.sources import Source, SourceSplits, open_splits
+from covey.sources.source import choose_split
 from covey.writing.options import WriteOptions
+
+DEFAULT_SPLIT = "train"
 
 # Items.
 
@@ -134,6 +138,7 @@ class Input:
     """Examples as columns, or as items."""
 
     columns: Mapping[str, Any] | None = None
+    """Columns, which are used in place of items."""
     items: Iterable[Any] | None = None
     """Dicts, (key, dict) pairs, tuples whose elements need names, or errors of a source."""
     length: int | None = None
@@ -145,19 +150,137 @@ class Input:
     """Class names of integer features of the source, by feature."""
     label: str | None = None
     """Label feature of the source."""
+    path: str | None = None
+    """Path of the source, for errors."""
+    adds_classes: bool = False
+    """Whether the label is a string in ``features`` because several splits have other classes."""
+
+
+def normalize_splits(examples: Any, split: str | None, label: str | None) -> dict[str, Input]:
+    """Return the input of each split to be written.
+
+    Args:
+        examples: Examples, or the splits of a source, of any supported type.
+        split: The split of the source to be written, or the name of the only split (default: all
+            splits of the source, or ``"train"``).
+        label: The requested label, for a path.
+    """
+    path = "examples"
+    if isinstance(examples, (str, bytes, os.PathLike)):
+        path = os.fsdecode(examples)
+        examples = open_splits(path, label=None if label == AUTO else label)
+    if not _is_splits(examples):
+        return {DEFAULT_SPLIT if split is None else split: normalize_input(examples)}
+    if split is not None:
+        return {split: normalize_input(examples[choose_split(examples, split, path)])}
+    return {str(name): normalize_input(examples[name]) for name in examples}
+
+
+def _is_splits(examples: Any) -> bool:
+    """Return whether examples are a mapping of sources, or of Hugging Face datasets."""
+    if isinstance(examples, SourceSplits):
+        return True
+    return (
+        isinstance(examples, Mapping)
+        and bool(examples)
+        and all(isinstance(v, Source) or hasattr(v, "column_names") for v in examples.values())
+    )
+
+
+def join_inputs(
+    inputs: Mapping[str, Input], declared: Features | None
+) -> tuple[Input, list[Input]]:
+    """Return an input with the schema of all splits, and the input of each split.
+
+    Args:
+        inputs: The inputs, by split.
+        declared: Features that the caller declares, in place of those of the inputs.
+
+    Raises:
+        DatasetError: If the features, the label or the class names of the splits differ.
+    """
+    parts = list(inputs.values())
+    if len(parts) == 1:
+        return parts[0], parts
+    labels = {each.label for each in parts}
+    label = labels.pop() if len(labels) == 1 else None
+    if labels:
+        found = ", ".join(f"{each.label!r} in {split!r}" for split, each in inputs.items())
+        raise DatasetError(
+            f"the splits have different labels: {found}",
+            option="label",
+            remedy="pass label= to name one that all splits have",
+        )
+    features, adds_classes = declared, False
+    if declared is None:
+        features, adds_classes = _join_features(inputs, label)
+    by_column = features is not None and all(each.columns is not None for each in parts)
+    if not by_column:
+        parts = [dataclasses.replace(each, columns=None) for each in parts]
+    lengths = [each.length for each in parts]
+    joined = Input(
+        columns={} if by_column else None,
+        length=None if None in lengths else sum(filter(None, lengths)),
+        features=features,
+        class_names=_join_class_names(parts),
+        label=label,
+        adds_classes=adds_classes,
+    )
+    return joined, parts
+
+
+def _join_features(inputs: Mapping[str, Input], label: str | None) -> tuple[Features | None, bool]:
+    """Return the features of all splits, and whether the classes of the label are to be added.
+
+    The features are None if those of a split must be inferred.
+    """
+    known = {split: each.features for split, each in inputs.items() if each.features is not None}
+    if len(known) < len(inputs):
+        return None, False
+    kinds = [None if label is None else each.get(label) for each in known.values()]
+    named = [each for each in kinds if isinstance(each, ClassLabel) and each.names is not None]
+    longest = max(named, key=lambda each: len(each.names or ()), default=None)
+    adds_classes = (
+        label is not None
+        and len(named) == len(kinds)
+        and not all(extends(longest, each) for each in named)
+    )
+    if adds_classes and label is not None:
+        # The names of the classes are collected from the examples.
+        string = {label: Tensor("str")}
+        known = {split: each.replace(string) for split, each in known.items()}
+    first, *others = known
+    try:
+        return unify(known[first], *(known[split] for split in others)), adds_classes
+    except FeatureError as error:
+        raise DatasetError(
+            f"the splits have different features: {error.reason}",
+            feature=error.feature,
+            remedy=f"pass features= to declare it, or split={first!r} to write one split",
+        ) from None
+
+
+def _join_class_names(inputs: Sequence[Input]) -> dict[str, tuple[str, ...]] | None:
+    joined: dict[str, tuple[str, ...]] = {}
+    for each in inputs:
+        for name, names in (each.class_names or {}).items():
+            known = joined.setdefault(name, names)
+            short, long = sorted((known, names), key=len)
+            if long[: len(short)] != short:
+                raise DatasetError(
+                    "the splits have different class names: "
+                    f"{describe(ClassLabel(known))}, {describe(ClassLabel(names))}",
+                    feature=name,
+                    remedy="pass split= to write one split",
+                )
+            joined[name] = long
+    return joined or None
 
 
 def normalize_input(examples: Any) -> Input:
     """Return the input for examples of any supported type."""
     if isinstance(examples, Source):
         return _from_source(examples)
-    if isinstance(examples, (str, bytes, os.PathLike)):
-        raise DatasetError(
-            f"it is the path {shown(os.fsdecode(examples))!r}",
-            option="examples",
-            remedy="open it with covey.open_source(path), which reads directories of images, CSV, "
-            "JSON, Parquet, NPZ and TFRecords",
-        )
     _reject_containers(examples)
     if isinstance(examples, Mapping):
         return Input(columns=examples, length=_rows(examples))
@@ -198,10 +321,7 @@ def _is_by_index(examples: Any) -> bool:
 def _reject_containers(examples: Any) -> None:
     """Raise an error for objects that contain examples, but are not supported themselves."""
     reason = remedy = ""
-    if isinstance(examples, Mapping) and any(hasattr(v, "column_names") for v in examples.values()):
-        reason = f"it has several splits: {', '.join(map(str, examples))}"
-        remedy = f"write each one, as in examples[{next(iter(examples))!r}]"
-    elif hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
+    if hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
         reason, remedy = "it is a polars LazyFrame", "call collect() on it"
     elif hasattr(examples, "collate_fn") and hasattr(examples, "dataset"):
         reason, remedy = "it is a torch DataLoader of batches", "pass its dataset"
@@ -210,18 +330,15 @@ def _reject_containers(examples: Any) -> None:
 
 
 def _from_source(source: Source) -> Input:
-    columns = getattr(source, "columns", None)
-    if columns is not None:
-        return Input(
-            columns=columns, length=source.length, features=source.features, label=source.label
-        )
     items = source.examples
     return Input(
+        columns=source.columns,
         items=items,
         length=source.length,
         by_index=hasattr(items, "__getitem__") and hasattr(items, "__len__"),
         features=source.features,
         label=source.label,
+        path=source.path,
     )
 
 

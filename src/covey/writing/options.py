@@ -10,6 +10,7 @@ from typing import Any, Literal
 from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
 from covey.errors import DatasetError
+from covey.labels import AUTO
 from covey.schema import Features
 from covey.shuffle.keys import RecordOrder
 from covey.tfrecord.compression import parse_compression
@@ -34,7 +35,9 @@ class WriteOptions:
     """
 
     split: str
-    label: str | None = None
+    more_splits: tuple[str, ...] = ()
+    """The other splits, if the source has several."""
+    label: str | None = AUTO
     features: Features | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Sequence[str] | None = None
@@ -56,7 +59,8 @@ class WriteOptions:
     hold_out: HoldOut | None = None
 
     def __post_init__(self) -> None:
-        check_split_name(self.split)
+        for split in (self.split, *self.more_splits):
+            check_split_name(split)
         for option in ("label", "key"):
             value = getattr(self, option)
             _check(option, value, value is None or isinstance(value, str), "the name of a feature")
@@ -78,6 +82,12 @@ class WriteOptions:
         self._check_integers()
         is_valid = self.hold_out is None or isinstance(self.hold_out, HoldOut)
         _check("hold_out", self.hold_out, is_valid, "a covey.HoldOut")
+        if self.hold_out is not None and self.more_splits:
+            raise DatasetError(
+                f"the source has the splits {', '.join(map(repr, self.splits))}",
+                option="hold_out",
+                remedy=f"pass split={self.split!r} to write one of them",
+            )
         if self.hold_out is not None and self.hold_out.split == self.split:
             raise DatasetError(
                 "it is the name of both splits", option="hold_out.split", found=self.split
@@ -108,7 +118,8 @@ class WriteOptions:
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits to write."""
-        return (self.split,) if self.hold_out is None else (self.split, self.hold_out.split)
+        held_out = () if self.hold_out is None else (self.hold_out.split,)
+        return (self.split, *self.more_splits, *held_out)
 
     @property
     def order(self) -> RecordOrder:
@@ -156,6 +167,8 @@ class WriteSchema:
     """Features for examples that ``features`` rejects: the label is a string, of a new class."""
     label: str | None = None
     """Label feature, which every example must have."""
+    infers_label: bool = False
+    """Whether the label feature is inferred from the features."""
     strings_to_classes: bool = False
     """Whether a string label becomes a ClassLabel. A feature declared as a string stays one."""
     known_classes: tuple[str, ...] = ()

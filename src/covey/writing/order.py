@@ -14,11 +14,13 @@ from covey import _core
 from covey._threads import SerialExecutor
 from covey.errors import FeatureError
 from covey.labels import (
+    MAX_COUNTED,
     Classes,
     ClassIds,
+    LabelCandidates,
     can_be_label,
     decode_strings,
-    find_label,
+    guess_label,
     is_string,
     make_label,
 )
@@ -29,7 +31,7 @@ from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block
-from covey.writing.columns import RecordsToWrite, fill_columns, flatten
+from covey.writing.columns import RecordsToWrite, choose_label, fill_columns, flatten
 from covey.writing.encode import Chunk
 from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
 from covey.writing.inputs import name_classes
@@ -41,7 +43,8 @@ class _Group:
     """Records of one split that were encoded with the same features."""
 
     features: Features
-    held_out: bool
+    split: int
+    """Position of the split in the splits of the write."""
     label: str | None
     """Name of the label feature, whose class ids the rows have."""
     only_label: Features | None
@@ -84,9 +87,12 @@ class RecordSorter:
         self._groups: list[_Group] = []
         self._spools = 0
         self._class_ids = ClassIds(schema.known_classes)
-        self._has_keys: bool | None = None
+        self._candidates = LabelCandidates()
+        self._split = 0
+        self._has_keys: dict[int, bool] = {}
         self._executor = SerialExecutor()
-        self.skipped: list[SkippedRecord] = []
+        self.skipped: list[list[SkippedRecord]] = [[] for _ in options.splits]
+        """The skipped examples of each split."""
 
     def __enter__(self) -> RecordSorter:
         return self
@@ -99,11 +105,19 @@ class RecordSorter:
     ) -> None:
         self._executor.close()
 
+    def begin_split(self, split: int) -> None:
+        """Add the next chunks to another split, by its position in the splits of the write."""
+        self._split = split
+
+    def wait(self) -> None:
+        """Wait until all chunks are added, so that their errors are raised."""
+        self._executor.wait()
+
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk."""
-        self.skipped.extend(chunk.skipped)
+        self.skipped[self._split].extend(chunk.skipped)
         if len(chunk.block):
-            self._executor.submit(self._add, chunk)
+            self._executor.submit(self._add, chunk, self._split)
             self._progress(len(chunk.block), chunk.block.data.nbytes)
 
     def integer_range(self, name: str) -> tuple[int, int]:
@@ -116,33 +130,42 @@ class RecordSorter:
         )
         return join_ranges((0, 0), *ranges)
 
-    def _add(self, chunk: Chunk) -> None:
+    def _add(self, chunk: Chunk, split: int) -> None:
         block, keys = chunk.block, chunk.keys
         has_keys = keys is not None
-        if self._has_keys is None:
-            self._has_keys = has_keys
-        if self._has_keys != has_keys:
+        if self._has_keys.setdefault(split, has_keys) != has_keys:
             raise FeatureError(
                 f"the example has {'a' if has_keys else 'no'} key, unlike those before it",
                 example=int(chunk.positions[0]),
             )
         rows = make_rows(chunk.positions, block.lengths, keys, self._options.seed)
-        for held_out, chosen in self._divide_chunk(chunk):
-            group = self._find_group(chunk.features, held_out)
+        for own_split, chosen in self._divide_chunk(chunk, split):
+            group = self._find_group(chunk.features, own_split, has_keys)
             own_block, own_rows, own_keys = block, rows, keys
             if len(chosen) < len(block):
                 own_block, own_rows = _select(block, chosen), rows[chosen]
                 own_keys = None if keys is None else [keys[row] for row in chosen.tolist()]
-            if group.only_label is not None:
+            if group.only_label is None:
+                self._count_candidates(group.features, own_block)
+            else:
                 ids = self._class_ids.read(group.only_label, own_block, own_rows["position"])
                 own_rows["label"] = ids
             group.spool.add(own_block, own_rows, own_keys)
 
-    def _divide_chunk(self, chunk: Chunk) -> Iterator[tuple[bool, NDArray[np.intp]]]:
-        """Yield the rows of each split, if the hashes of keys or values decide."""
+    def _count_candidates(self, features: Features, block: Block) -> None:
+        """Raise after many examples without a label, not after the last one."""
+        if not self._schema.infers_label or self._candidates.examples >= MAX_COUNTED:
+            return
+        self._candidates.add(name_classes(features, self._class_names), block)
+        # A feature that has a default may occur in a later example for the first time.
+        if self._candidates.examples >= MAX_COUNTED and not self._options.defaults:
+            raise self._candidates.error()
+
+    def _divide_chunk(self, chunk: Chunk, split: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
+        """Yield the rows of each split: that of the chunk, unless some are held out by hashes."""
         hold_out, block = self._options.hold_out, chunk.block
         if hold_out is None or hold_out.fraction is None:
-            yield False, np.arange(len(block))
+            yield split, np.arange(len(block))
             return
         keys: Sequence[Key] = chunk.positions.tolist() if chunk.keys is None else chunk.keys
         if hold_out.by is not None:
@@ -151,39 +174,40 @@ class RecordSorter:
             column = leaf(features.decode_batch(block, [hold_out.by])) if is_known else None
             keys = group_keys(features, hold_out.by, column)
         mask = choose_keys(hold_out, keys)
-        for held_out in (False, True):
-            chosen = np.flatnonzero(mask == held_out)
+        for side in (0, 1):
+            chosen = np.flatnonzero(mask == side)
             if len(chosen):
-                yield held_out, chosen
+                yield side, chosen
 
-    def _find_group(self, features: Features, held_out: bool) -> _Group:
+    def _find_group(self, features: Features, split: int, has_keys: bool) -> _Group:
         for group in self._groups:
             is_same = group.features is features or group.features == features
-            if is_same and group.held_out == held_out:
+            if is_same and group.split == split:
                 return group
         for group in self._groups:
             group.spool.spill()  # all spools together hold at most the memory limit
         label = self._schema.label
-        if label is None:
-            label = find_label(name_classes(features, self._class_names), None)
-        elif label not in features or not can_be_label(features[label]):
+        if self._schema.infers_label:
+            label = guess_label(name_classes(features, self._class_names))
+        elif label is not None and (label not in features or not can_be_label(features[label])):
             label = None
         order = self._options.order
         if order.by_class and (label is None or is_string(features[label])):
             order = RecordOrder(by=order.by)  # the class ids are not final
         only_label = None if label is None else features.select([label])
-        group = _Group(features, held_out, label, only_label, self._new_spool(order))
+        spool = self._new_spool(order, unique=has_keys)
+        group = _Group(features, split, label, only_label, spool)
         self._groups.append(group)
         return group
 
-    def _new_spool(self, order: RecordOrder) -> Spool:
+    def _new_spool(self, order: RecordOrder, *, unique: bool) -> Spool:
         self._spools += 1
         active = 1 if self._options.hold_out is None else 2
         return Spool(
             self._directory,
             memory_limit=max(1, self._options.memory_limit // active),
             order=order,
-            unique=bool(self._has_keys),
+            unique=unique,
             prefix=f"{self._spools}-",
         )
 
@@ -202,41 +226,43 @@ class RecordSorter:
         self._executor.wait()
         features = name_classes(features, self._class_names)
         hold_out = self._options.hold_out
-        needed = self._options.sort_by_class
-        label = find_label(features, self._schema.label, needed=needed)
+        label = choose_label(features, self._options, self._schema, self._candidates)
         strings = self._class_ids.strings()
         if label is not None and self._schema.strings_to_classes and self._class_ids.has_strings:
             features = features.replace({label: make_label(label, strings)})
         classes = Classes(features, label, strings)
-        sides = [
-            [group for group in self._groups if group.held_out == held_out]
-            for held_out in (False, True)
+        by_split = [
+            [group for group in self._groups if group.split == split]
+            for split in range(len(self._options.splits))
         ]
         if hold_out is not None and hold_out.fraction is not None:
-            counts = [sum(group.spool.records for group in groups) for groups in sides]
+            counts = [sum(group.spool.records for group in groups) for groups in by_split]
             check_choice(hold_out, counts[1], sum(counts), "examples")
-        splits = [self._collect(groups, classes) for groups in sides if groups]
+        splits = [
+            self._collect(groups, classes, unique=self._has_keys.get(split, False))
+            for split, groups in enumerate(by_split)
+        ]
         if hold_out is not None and hold_out.fraction is None:
             splits = self._divide_classes(splits[0], classes, hold_out)
         return RecordsToWrite(features, classes, splits)
 
-    def _collect(self, groups: Sequence[_Group], classes: Classes) -> Spool:
+    def _collect(self, groups: Sequence[_Group], classes: Classes, *, unique: bool) -> Spool:
         """Return the records of all groups in one spool, with the final features and class ids."""
         features, label, order = classes.features, classes.label, self._options.order
         final_ids = self._class_ids.final_ids()
-        first = groups[0]
-        is_final = (
-            len(groups) == 1
+        first = groups[0] if groups else None
+        if (
+            first is not None
+            and len(groups) == 1
             and first.label == label
             and first.spool.order == order
             and first.features.is_stored_like(features)
-        )
-        if is_final:
+        ):
             has_strings = label is not None and is_string(first.features[label])
             first.spool.final_ids = final_ids if has_strings else None
             first.spool.is_labelled = label is not None
             return first.spool
-        target = self._new_spool(order)
+        target = self._new_spool(order, unique=unique)
         target.is_labelled = label is not None
         for group in groups:
             target.adopt_keys(group.spool)
@@ -260,7 +286,8 @@ class RecordSorter:
         found = [np.unique(rows["label"]) for rows in spool.rows()]
         ids = np.unique(spool.class_ids(np.concatenate(found)))
         held_out = choose_classes(hold_out, classes, ids)
-        targets = [self._new_spool(self._options.order) for _ in range(2)]
+        unique = self._has_keys.get(0, False)
+        targets = [self._new_spool(self._options.order, unique=unique) for _ in range(2)]
         for target in targets:
             target.adopt_keys(spool)
             target.is_labelled = True

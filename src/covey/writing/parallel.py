@@ -16,27 +16,25 @@ from typing import Any
 from covey._threads import ordered_map
 from covey.errors import CoveyError, DatasetError
 from covey.schema import Features
-from covey.writing.encode import Chunk, ChunkSink, ItemEncoder
+from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.inputs import Input, copy_arrays, source_failed
 from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
 
-def encode_examples(
-    examples: Input, options: WriteOptions, schema: WriteSchema, sink: ChunkSink
-) -> ItemEncoder:
+def encode_examples(examples: Input, options: WriteOptions, encoder: ItemEncoder) -> None:
     """Encode all examples of an input, on as many threads or processes as the options request.
 
-    Returns:
-        The encoder, which has the features.
+    Args:
+        examples: The input.
+        options: Options of the write.
+        encoder: The encoder, which has the features and the sink of the chunks.
     """
-    encoder = ItemEncoder(options, schema, sink)
     if options.encode_workers > 1:
-        _ParallelEncoder(examples, options, schema, encoder).run()
+        _ParallelEncoder(examples, options, encoder).run()
     elif examples.by_index:
         encoder.encode(_fetch(examples.items, range(examples.length or 0)))
     else:
         encoder.encode(() if examples.items is None else examples.items)
-    return encoder
 
 
 @dataclass(slots=True)
@@ -70,12 +68,10 @@ class _ParallelEncoder:
     pickled. Other items are encoded in threads, while this thread fetches the next ones.
     """
 
-    def __init__(
-        self, examples: Input, options: WriteOptions, schema: WriteSchema, encoder: ItemEncoder
-    ) -> None:
+    def __init__(self, examples: Input, options: WriteOptions, encoder: ItemEncoder) -> None:
         self._examples = examples
         self._options = options
-        self._schema = schema
+        self._schema = encoder.schema
         self._encoder = encoder
         self._part_examples = 1  # examples of the next part
 

@@ -43,7 +43,7 @@ from covey.writing.target import TargetSplit
 def stage_split(
     path: str, options: WriteOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Iterator[SplitWriter]:
-    """Yield the writer of a split, and remove what it has not committed at the end of the block.
+    """Yield the writer of splits, and remove what it has not committed at the end of the block.
 
     A split of a URL is written to a local directory, and uploaded at the end of the block.
 
@@ -67,7 +67,7 @@ def stage_split(
 
 @contextmanager
 def _claimed(directory: Path, options: WriteOptions) -> Iterator[None]:
-    """Keep other processes from writing the held-out split, whose files are staged with others."""
+    """Keep other processes from writing further splits, whose files are staged with the first."""
     claims = [Staging(directory, split) for split in options.splits[1:]]
     try:
         for claim in claims:
@@ -94,7 +94,7 @@ class _StagedSplit:
 
 
 class SplitWriter:
-    """Writer of a version of a split, and of the split that is held out from it.
+    """Writer of new versions of splits, which are committed together.
 
     Args:
         path: Directory or URL of the dataset.
@@ -154,8 +154,8 @@ class SplitWriter:
         cuts: Cuts | None = None,
         sidecars: Mapping[str, str] | None = None,
         list_shards: bool = False,
-    ) -> WriteResult:
-        """Write records and commit them.
+    ) -> list[WriteResult]:
+        """Write records and commit them; return the result of each split.
 
         Args:
             ordered: Sorted records of each split.
@@ -172,9 +172,8 @@ class SplitWriter:
             for target, records in zip(self.targets, ordered, strict=True)
         ]
         self._commit(splits, {**_sidecars(features), **(sidecars or {})}, list_shards)
-        result: WriteResult | None = None
-        for split in reversed(splits):
-            result = WriteResult(
+        return [
+            WriteResult(
                 path=shown(self._path),
                 split=split.target.split,
                 shards=split.shards,
@@ -186,10 +185,9 @@ class SplitWriter:
                 skipped=(),
                 seconds=time.perf_counter() - self._started,
                 replaced=split.target.old_shards(),
-                held_out=result,
             )
-        assert result is not None
-        return result
+            for split in splits
+        ]
 
     def _stage(
         self,

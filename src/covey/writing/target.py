@@ -32,7 +32,7 @@ from covey.index import (
     read_metadata,
 )
 from covey.index.format import Shard
-from covey.labels import Classes, find_label, is_string, read_strings
+from covey.labels import Classes, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary
 from covey.schema.merge import add_classes
@@ -206,7 +206,7 @@ class TargetSplit:
             ) from None
         found = [each for each in map(self.index_metadata, remaining) if each is not None]
         if not found:
-            return known, find_label(known, None)
+            return known, guess_label(known)
         # The index has more detail than features.json, but may lack classes of a later split.
         features = found[0].features
         for other in (*(each.features for each in found[1:]), known):

@@ -1,25 +1,27 @@
-"""``covey.write``: write examples as a split of a dataset, in one commit."""
+"""``covey.write``: write examples as splits of a dataset, in one commit."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
-from covey.errors import DatasetError
-from covey.labels import Classes
+from covey.errors import DatasetError, FeatureError, SourceError
+from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.urls import shown
 from covey.writing.columns import RecordsToWrite, sort_columns
+from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
-from covey.writing.inputs import Input, normalize_input
+from covey.writing.inputs import Input, join_inputs, normalize_splits
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
@@ -38,8 +40,8 @@ def write(
     examples: Any,
     path: str | os.PathLike[str],
     *,
-    split: str,
-    label: str | None = None,
+    split: str | None = None,
+    label: str | None = AUTO,
     features: Features | Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
     names: Sequence[str] | None = None,
@@ -62,21 +64,25 @@ def write(
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
-    """Write examples as one split of a dataset, in the TFDS layout, with an index.
+    """Write examples as one or several splits of a dataset, in the TFDS layout, with an index.
 
     The write is atomic: if it fails or is killed, the directory has the old dataset. Other splits
     are not changed. The same examples give the same bytes, for any ``memory_limit`` and
     ``workers``.
 
     Args:
-        examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas,
-            polars or Arrow table; a tf.data, torch or Hugging Face dataset; or a
-            :class:`covey.sources.Source`.
+        examples: The path of a directory or file, with all its splits (see
+            :func:`covey.sources.open_splits`); an iterable of dicts, or of (key, dict) pairs; a
+            dict of columns; a pandas, polars or Arrow table; a tf.data, torch or Hugging Face
+            dataset, or its DatasetDict; a :class:`covey.sources.Source`, or a mapping of them.
         path: Directory of the dataset, which is created if it does not exist; or a URL that fsspec
             supports. Files are written locally and then uploaded to the URL.
-        split: Name of the split, such as ``"train"``.
-        label: Label feature: a ClassLabel, an integer or a string. The default is the only
-            ClassLabel, if there is exactly one.
+        split: The split to write, if the source has splits; otherwise the name of the split. The
+            default is all splits of the source, or ``"train"``.
+        label: Label feature: a ClassLabel, an integer or a string. None if the examples are
+            unlabelled. ``"auto"`` is that of the source or of the existing splits, the only
+            ClassLabel, or a feature with a common name: label, class, target, category, intent or
+            species; if there is none, an error lists the candidates.
         features: Features of the examples. The default is to infer them from all examples. All
             splits of a dataset have the same features.
         defaults: Values of missing features, by name, if features are inferred.
@@ -103,12 +109,12 @@ def write(
         on_error: ``"raise"`` an error for an invalid example, or ``"skip"`` and list it. Columns
             must be valid as a whole.
         hold_out: Examples or classes to write as a second split, in the same commit, such as
-            ``covey.HoldOut(fraction=0.1, split="val")``.
+            ``covey.HoldOut(fraction=0.1, split="val")``. The source must have one split.
         progress: Whether to show a progress bar. The default is to show it in a terminal.
         storage_options: Options of fsspec for a URL, such as credentials.
 
     Returns:
-        A summary of the written split; ``held_out`` is that of the second split.
+        A summary of the written split, or of the first one; ``splits`` has those of all splits.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> written = write(birds, "birds", split="train", label="species", progress=False)
@@ -116,8 +122,14 @@ def write(
     (3, {'owl': 2, 'wren': 1})
     """
     started = time.perf_counter()
+    target = os.fsdecode(path)
+    if not target or "\0" in target:
+        raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
+    inputs = normalize_splits(examples, split, label)
+    first, *more = inputs
     options = WriteOptions(
-        split=split,
+        split=first,
+        more_splits=tuple(more),
         label=label,
         features=None if features is None else Features(features),
         defaults=dict(defaults or {}),
@@ -139,10 +151,8 @@ def write(
         on_error=on_error,
         hold_out=hold_out,
     )
-    target = os.fsdecode(path)
-    if not target or "\0" in target:
-        raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
-    call = _WriteCall(options, normalize_input(examples), progress)
+    joined, parts = join_inputs(inputs, options.features)
+    call = _WriteCall(options, joined, parts, progress)
     committed = False
     try:
         result = call.run(target, storage_options)
@@ -151,7 +161,7 @@ def write(
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # it reports whether the split was written
             raise
-        raise interrupted(shown(target), split, committed) from interrupt
+        raise interrupted(shown(target), first, committed) from interrupt
 
 
 @dataclass(frozen=True)
@@ -159,54 +169,82 @@ class _WriteCall:
     """One call of :func:`write`."""
 
     options: WriteOptions
-    input: Input
+    joined: Input
+    """The schema of all splits."""
+    inputs: Sequence[Input]
+    """Input of each split."""
     progress: bool | None
 
     def run(self, path: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
-        """Write the split, and return its summary."""
+        """Write the splits, and return their summary."""
         options = self.options
         with stage_split(path, options, storage_options) as writer:
-            schema = resolve_schema(options, self.input, writer.targets, writer.known_schema())
-            title = f"{writer.target.name} {' and '.join(options.splits)}"
-            with Progress(self.progress, self.input.length, title) as progress:
+            schema = resolve_schema(options, self.joined, writer.targets, writer.known_schema())
+            title = f"{writer.target.name} {', '.join(options.splits)}"
+            with Progress(self.progress, self.joined.length, title) as progress:
                 return self._encode_and_write(writer, schema, progress)
 
     def _encode_and_write(
         self, writer: SplitWriter, schema: WriteSchema, progress: Progress
     ) -> WriteResult:
-        skipped: list[SkippedRecord] = []
-        if self.input.columns is not None:
-            ordered = sort_columns(self.input, self.options, schema)
-        else:
-            ordered = self._sort_items(schema, writer.staging.path, progress, skipped)
-        if not any(records.records for records in ordered.splits):
-            reasons = f"; {len(skipped)} were skipped: {skipped[0].reason}" if skipped else ""
-            raise DatasetError(
-                f"there are no examples to write as split {self.options.split!r}{reasons}",
-                path=writer.target.directory,
-            )
-        result = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
-        return replace(result, skipped=tuple(skipped))
+        splits = self.options.splits
+        skipped: list[list[SkippedRecord]] = [[] for _ in splits]
+        with _located(self.inputs[0]):
+            if self.joined.columns is not None:
+                ordered = sort_columns(self.inputs, self.options, schema)
+            else:
+                ordered = self._sort_items(schema, writer.staging.path, progress, skipped)
+        counts = [records.records for records in ordered.splits] or [0]
+        for split, count, omitted in zip(splits, counts, skipped, strict=False):
+            if not count:
+                reasons = f"; {len(omitted)} were skipped: {omitted[0].reason}" if omitted else ""
+                raise DatasetError(
+                    f"there are no examples to write as split {split!r}{reasons}",
+                    path=writer.target.directory,
+                )
+        results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
+        first, *others = (
+            replace(result, skipped=tuple(each))
+            for result, each in zip(results, skipped, strict=True)
+        )
+        return replace(first, others=tuple(others))
 
     def _sort_items(
         self,
         schema: WriteSchema,
         directory: Path,
         progress: Progress,
-        skipped: list[SkippedRecord],
+        skipped: list[list[SkippedRecord]],
     ) -> RecordsToWrite:
         """Encode and sort items that come one by one."""
-        class_names = self.input.class_names
+        class_names = self.joined.class_names
         with RecordSorter(
             directory, self.options, schema, class_names=class_names, progress=progress.add
         ) as sorter:
-            encoder = encode_examples(self.input, self.options, schema, sorter)
-            skipped.extend(sorter.skipped)
+            encoder = ItemEncoder(self.options, schema, sorter)
+            for split, examples in enumerate(self.inputs):
+                sorter.begin_split(split)
+                with _located(examples):
+                    encode_examples(examples, self.options, encoder)
+                    sorter.wait()
+            skipped[:] = sorter.skipped
             if sorter.is_empty():
                 return RecordsToWrite(Features({}), Classes(Features({}), None), [])
             ordered = sorter.finish(encoder.final_features())
         progress.begin("writing", sum(records.records for records in ordered.splits))
         return ordered
+
+
+@contextmanager
+def _located(examples: Input) -> Iterator[None]:
+    """Add the path of the source to errors of its examples, and of a label that it lacks."""
+    try:
+        yield
+    except (SourceError, FeatureError, DatasetError) as error:
+        is_own = not isinstance(error, DatasetError) or error.option == "label"
+        if error.path is None and is_own:
+            error.path = examples.path
+        raise
 
 
 def resolve_schema(
@@ -227,11 +265,15 @@ def resolve_schema(
         DatasetError: If the declared features differ from those of the remaining splits.
     """
     declared = source.features if options.features is None else options.features
-    label = options.label if options.label is not None else source.label
     base, base_label = known
+    label = options.label if options.label != AUTO else base_label or source.label
     if base is None:
-        return WriteSchema(features=declared, label=label, strings_to_classes=declared is None)
-    label = label or base_label
+        return WriteSchema(
+            features=declared,
+            label=label,
+            infers_label=options.label == AUTO and label is None,
+            strings_to_classes=declared is None or source.adds_classes,
+        )
     feature = None if label is None else base.get(label)
     names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
     as_string = base.replace({label: Tensor("str")}) if label is not None and names else None

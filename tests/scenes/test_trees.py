@@ -1,0 +1,438 @@
+"""Directories of photos: splits, classes, nested classes, and trees that can be read in several
+ways."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from written import content, records
+
+import covey
+from covey.cli import main
+from covey.errors import DatasetError, DatasetExistsError, SourceError
+from covey.sources import open_source, open_splits
+
+GIF = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_temporary_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def put(*directories, root="photos", count=2):
+    """Store images in directories below `root`."""
+    for directory in directories:
+        os.makedirs(f"{root}/{directory}", exist_ok=True)
+        for number in range(count):
+            with open(f"{root}/{directory}/{number}.gif", "wb") as file:
+                file.write(GIF)
+    return root
+
+
+def names_of(source):
+    return source.features["label"].names
+
+
+def classes_of(source):
+    """Return the class of each image by its file name."""
+    return {key: example["label"] for key, example in source.examples}
+
+
+GROCERIES = [
+    f"{split}/{name}"
+    for split in ("train", "val", "test")
+    for name in ("Fruit/Banana", "Fruit/Apple/Royal-Gala", "Packages/Milk/Arla")
+]
+"""Splits with classes at two depths."""
+
+
+# Splits.
+
+
+def test_splits_of_class_directories():
+    source = open_splits(put("train/owl", "train/wren", "val/owl", "test/jay"))
+    assert list(source) == ["train", "val", "test"]
+    assert {split: classes_of(each) for split, each in source.items()} == {
+        "train": {
+            "owl/0.gif": "owl",
+            "owl/1.gif": "owl",
+            "wren/0.gif": "wren",
+            "wren/1.gif": "wren",
+        },
+        "val": {"owl/0.gif": "owl", "owl/1.gif": "owl"},
+        "test": {"jay/0.gif": "jay", "jay/1.gif": "jay"},
+    }
+    assert {names_of(each) for each in source.values()} == {("jay", "owl", "wren")}
+    assert [each.path for each in source.values()] == ["photos/train", "photos/val", "photos/test"]
+
+
+def test_splits_in_one_more_directory():
+    source = open_splits(put("birds/Train/owl", "birds/Test/owl"))
+    assert list(source) == ["Train", "Test"]
+    assert source["Test"].path == "photos/birds/Test"
+    assert classes_of(source["Test"]) == {"owl/0.gif": "owl", "owl/1.gif": "owl"}
+
+
+@pytest.mark.parametrize("extra", ["extra", "unlabelled/more", "Fruit/Banana"])
+def test_splits_and_one_more_directory(extra):
+    put("train/owl", "val/owl", "test/owl", extra)
+    with pytest.raises(SourceError) as caught:
+        open_splits("photos")
+    error = caught.value
+    assert error.reason.startswith("directories of splits are mixed with others: 'train' (2 images")
+    assert repr(extra.split("/")[0]) in error.reason
+    assert "splits='train,val,test'" in error.remedy
+    source = open_splits("photos", splits="train,val,test")
+    assert list(source) == ["train", "val", "test"]
+    assert names_of(source["train"]) == ("owl",)
+    (note,) = source.notes
+    assert note.startswith(f"not read: {extra.split('/')[0]!r} (2 images")
+
+
+def test_classes_at_two_depths_below_the_splits():
+    put(*GROCERIES)
+    with pytest.raises(SourceError) as caught:
+        open_splits("photos")
+    error = caught.value
+    assert "different depths below the splits" in error.reason
+    assert "'train' (6 images at depth 3 to 4), 'val'" in error.reason
+    assert all(each in error.remedy for each in ("class_depth=2", "class_from='last'", "'path'"))
+    assert names_of(open_splits("photos", class_depth=1)["val"]) == ("Fruit", "Packages")
+    assert names_of(open_splits("photos", class_depth=2)["val"]) == (
+        "Fruit/Apple",
+        "Fruit/Banana",
+        "Packages/Milk",
+    )
+    last = open_splits("photos", class_from="last")
+    assert names_of(last["val"]) == ("Arla", "Banana", "Royal-Gala")
+    path = open_splits("photos", class_from="path")
+    assert names_of(path["val"]) == ("Fruit/Apple/Royal-Gala", "Fruit/Banana", "Packages/Milk/Arla")
+    both = open_splits("photos", class_depth=2, class_from="last")
+    assert names_of(both["val"]) == ("Apple", "Banana", "Milk")
+
+
+def test_splits_below_classes():
+    put("owl/train", "owl/test", "wren/train", "wren/test")
+    with pytest.raises(SourceError, match="directories of splits are below others"):
+        open_splits("photos")
+    source = open_splits("photos", splits=["train", "test"])
+    assert classes_of(source["test"]) == {
+        "owl/test/0.gif": "owl",
+        "owl/test/1.gif": "owl",
+        "wren/test/0.gif": "wren",
+        "wren/test/1.gif": "wren",
+    }
+
+
+def test_splits_with_names_of_the_caller():
+    put("2019/owl", "2020/owl", "2021/wren")
+    assert names_of(open_source("photos")) == ("2019/owl", "2020/owl", "2021/wren")
+    source = open_splits("photos", splits=["2020", "2019"])
+    assert list(source) == ["2020", "2019"]
+    assert source.notes == ("not read: '2021' (2 images at depth 2)",)
+
+
+def test_split_that_does_not_exist():
+    put("train/owl", "extra/owl")
+    with pytest.raises(SourceError, match="no directory 'val' with images") as caught:
+        open_splits("photos", splits=["train", "val"])
+    assert (caught.value.option, caught.value.found) == ("splits", ("train", "val"))
+
+
+def test_splits_without_classes():
+    put("train", "test")
+    with pytest.raises(SourceError, match="contain images, but no class directories"):
+        open_splits("photos")
+    assert names_of(open_source("photos", splits="none")) == ("test", "train")
+
+
+def test_directories_of_splits_that_are_no_splits():
+    put("train/Fruit/Banana", "test/Fruit/Banana")
+    with pytest.raises(SourceError, match="would be parts of class names"):
+        open_source("photos", splits=[])
+    source = open_source("photos", splits=[], class_from="path")
+    assert names_of(source) == ("test/Fruit/Banana", "train/Fruit/Banana")
+    assert names_of(open_source("photos", splits=[], class_from="last")) == ("Banana",)
+
+
+def test_images_beside_the_splits():
+    put("train/owl", "val/owl", ".")
+    source = open_splits("photos")
+    assert source.notes == ("not read: '.' (2 images at depth 0)",)
+
+
+def test_empty_directory_of_a_split():
+    put("train/owl")
+    os.makedirs("photos/val/owl")
+    assert list(open_splits("photos")) == ["train"]
+
+
+# Classes.
+
+
+def test_nested_classes_of_one_depth():
+    put("Greek/alpha", "Greek/beta", "Latin/a")
+    assert names_of(open_source("photos")) == ("Greek/alpha", "Greek/beta", "Latin/a")
+
+
+def test_classes_at_two_depths():
+    put("owl", "owl/young", "wren")
+    with pytest.raises(SourceError, match="images are at different depths: 'owl'"):
+        open_source("photos")
+    assert names_of(open_source("photos", class_depth=1)) == ("owl", "wren")
+    assert names_of(open_source("photos", class_from="path")) == ("owl", "owl/young", "wren")
+
+
+def test_directories_of_one_name_are_one_class_on_request():
+    put("studio/owl", "outdoor/owl")
+    assert names_of(open_source("photos")) == ("outdoor/owl", "studio/owl")
+    source = open_source("photos", class_from="last")
+    assert names_of(source) == ("owl",)
+    assert len({key for key, _ in source.examples}) == 4
+
+
+def test_images_above_the_class_directories():
+    put("owl", "Greek/alpha")
+    items = list(open_source("photos", class_depth=2).examples)
+    assert [item.path for item in items if isinstance(item, SourceError)] == [
+        "photos/owl/0.gif",
+        "photos/owl/1.gif",
+    ]
+    with pytest.raises(SourceError) as caught:
+        open_source("photos", class_depth=3)
+    assert (caught.value.option, caught.value.found) == ("class_depth", 3)
+
+
+def test_many_directories_are_shortened():
+    put(*(f"class {number:03}" for number in range(100)), "train/owl", count=1)
+    with pytest.raises(SourceError) as caught:
+        open_source("photos")
+    assert caught.value.reason.endswith(" and 93 more")
+    assert "'train' (1 image at depth 2)" in caught.value.reason
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("splits", b"train"),
+        ("splits", 3),
+        ("splits", ["train", "train"]),
+        ("splits", [""]),
+        ("class_depth", 0),
+        ("class_depth", True),
+        ("class_from", "first"),
+    ],
+)
+def test_invalid_options(option, value):
+    with pytest.raises(SourceError) as caught:
+        open_source(put("owl"), **{option: value})
+    assert (caught.value.option, caught.value.found) == (option, value)
+
+
+def test_option_of_another_format():
+    with open("birds.csv", "w") as file:
+        file.write("x,label\n1,owl\n2,wren\n")
+    with pytest.raises(SourceError, match="the format of this source is 'CSV'") as caught:
+        open_source("birds.csv", class_depth=1)
+    assert (caught.value.option, caught.value.found) == ("class_depth", 1)
+
+
+def test_pickled_source():
+    source = pickle.loads(pickle.dumps(open_splits(put("train/owl", "val/owl"))))
+    assert classes_of(source["val"]) == {"owl/0.gif": "owl", "owl/1.gif": "owl"}
+
+
+# Writing.
+
+
+def covey_write(*arguments):
+    """Run ``covey write``; return the exit status."""
+    return main(["write", "--no-progress", *arguments])
+
+
+def counts(path, split):
+    """Return the number of examples of each class of a split."""
+    opened = covey.open(path, split=split)
+    return {name: len(opened.where(label=name)) for name in opened.classes.names}
+
+
+def test_every_split_is_written_in_one_call(capsys):
+    put("train/owl", "train/wren", "val/owl", "test/jay", "test/owl", count=3)
+    assert covey_write("photos", "data") == 0
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "photos/train: image directory, 6 images, 3 classes of 'label'"
+    assert output[-2:] == [
+        "note: 1 classes are in 'train' only: 'wren'",
+        "note: 1 classes are in 'test' only: 'jay'",
+    ]
+    assert counts("data", "train") == {"owl": 3, "wren": 3}
+    assert counts("data", "val") == {"owl": 3}
+    assert counts("data", "test") == {"jay": 3, "owl": 3}
+    for split in ("train", "val", "test"):
+        opened = covey.open("data", split=split)
+        assert opened.features["label"].names == ("jay", "owl", "wren")
+
+
+def test_python_and_command_line_write_the_same():
+    put("train/owl", "train/wren", "val/owl")
+    assert covey_write("photos", "cli/birds") == 0
+    result = covey.write("photos", "path/birds", progress=False)
+    covey.write(open_splits("photos"), "splits/birds", progress=False)
+    assert content(Path("path/birds")) == content(Path("cli/birds"))
+    assert content(Path("splits/birds")) == content(Path("cli/birds"))
+    assert (result.split, list(result.splits)) == ("train", ["train", "val"])
+    assert result.splits["val"].classes == {"owl": 2}
+    assert result.unshared_classes == {"train": ("wren",), "val": ()}
+    assert "split 'val'" in str(result)
+
+
+def test_split_has_the_same_bytes_as_if_it_were_written_alone():
+    put("train/owl", "train/wren", "val/owl", count=20)
+    covey.write("photos", "all/birds", records_per_shard=7, progress=False)
+    for split in ("val", "train"):
+        covey.write("photos", "one/birds", split=split, records_per_shard=7, progress=False)
+        assert records(Path("one/birds"), split) == records(Path("all/birds"), split)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("memory_limit", [1, 1 << 20])
+def test_splits_do_not_depend_on_memory_and_workers(workers, memory_limit):
+    put("train/owl", "train/wren", "val/owl", "val/jay")
+    covey.write("photos", "default/birds", progress=False)
+    options = {"workers": workers, "memory_limit": memory_limit}
+    covey.write("photos", "other/birds", progress=False, **options)
+    assert content(Path("other/birds")) == content(Path("default/birds"))
+
+
+def test_one_split_is_selected():
+    put("train/owl", "val/wren")
+    assert covey_write("photos", "data", "--split", "validation") == 0
+    assert list(open_splits("data")) == ["validation"]
+    assert counts("data", "validation") == {"wren": 2}
+    assert covey_write("photos", "data", "--split", "held", "--source-split", "train") == 0
+    assert counts("data", "held") == {"owl": 2}
+    assert covey_write("photos", "data", "--split", "test") == 1
+
+
+def test_source_without_splits_is_train():
+    put("owl", "wren")
+    assert covey_write("photos", "data") == 0
+    assert covey_write("photos", "data", "--split", "again") == 0
+    assert list(open_splits("data")) == ["train", "again"]
+
+
+def test_ambiguous_tree_exits_with_an_error(capsys):
+    put("train/owl", "val/owl", "extra")
+    assert covey_write("photos", "data") == 1
+    error = capsys.readouterr().err
+    assert "'extra' (2 images at depth 1)" in error
+    assert "train,val" in error
+    assert not os.path.exists("data")
+    assert covey_write("photos", "data", "--splits", "train,val") == 0
+    assert "note: not read: 'extra' (2 images at depth 1)" in capsys.readouterr().out
+    assert list(open_splits("data")) == ["train", "val"]
+
+
+def test_options_of_classes(capsys):
+    put(*GROCERIES)
+    assert covey_write("photos", "data") == 1
+    for options, name in [
+        (["--class-from", "last"], "Banana"),
+        (["--class-from", "path"], "Fruit/Banana"),
+        (["--class-depth", "1"], "Fruit"),
+    ]:
+        assert covey_write("photos", f"data {name[-3:]}{len(name)}", *options) == 0
+        assert name in covey.open(f"data {name[-3:]}{len(name)}", split="val").classes.names
+
+
+def test_overwrite_with_other_features():
+    put("train/owl", "val/owl")
+    covey.write("photos", "data", label="label", progress=False)
+    with pytest.raises(DatasetExistsError):
+        covey.write("photos", "data", progress=False)
+    os.rename("photos/train/owl", "photos/train/wren")
+    source = open_splits("photos", label="species")
+    covey.write(source, "data", mode="overwrite", progress=False)
+    assert covey.open("data", split="val").features["species"].names == ("owl", "wren")
+    assert main(["verify", "data", "--quiet"]) == 0
+
+
+def test_append_to_every_split():
+    put("train/owl", "val/owl")
+    covey.write("photos", "data", progress=False)
+    put("train/owl", "val/wren", root="more")
+    covey.write("more", "data", mode="append", progress=False)
+    assert counts("data", "train") == {"owl": 4}
+    assert counts("data", "val") == {"owl": 2, "wren": 2}
+
+
+def test_failure_of_one_split_changes_nothing():
+    put("train/owl", "val/owl")
+    with open("photos/val/owl/0.gif", "wb") as file:
+        file.write(GIF[:20])
+    with pytest.raises(SourceError) as caught:
+        covey.write("photos", "data", progress=False)
+    assert caught.value.path == "photos/val/owl/0.gif"
+    assert not os.path.exists("data")
+    result = covey.write("photos", "data", on_error="skip", progress=False)
+    assert [len(each.skipped) for each in result.splits.values()] == [0, 1]
+    assert covey_write("photos", "again", "--on-error", "skip", "--report", "bad.jsonl") == 0
+    (line,) = Path("bad.jsonl").read_text().splitlines()
+    assert (json.loads(line)["split"], json.loads(line)["example"]) == ("val", 0)
+
+
+def test_split_without_valid_examples():
+    put("train/owl", "val/owl", count=1)
+    with open("photos/val/owl/0.gif", "wb") as file:
+        file.write(GIF[:20])
+    with pytest.raises(DatasetError, match="no examples to write as split 'val'; 1 were skipped"):
+        covey.write("photos", "data", on_error="skip", progress=False)
+    assert not os.path.exists("data")
+
+
+def test_hold_out_needs_one_split():
+    put("train/owl", "val/owl", count=20)
+    hold_out = covey.HoldOut(fraction=0.5, split="dev")
+    with pytest.raises(DatasetError) as caught:
+        covey.write("photos", "data", hold_out=hold_out, progress=False)
+    assert caught.value.option == "hold_out"
+    result = covey.write("photos", "data", split="train", hold_out=hold_out, progress=False)
+    assert list(result.splits) == ["train", "dev"]
+
+
+def test_splits_of_arrays_have_one_class_list():
+    train = {"x_train": np.arange(6.0), "y_train": ["owl", "wren"] * 3}
+    np.savez("birds.npz", **train, x_test=np.arange(2.0), y_test=["jay", "owl"])
+    result = covey.write("birds.npz", "data/birds", progress=False)
+    assert result.features["y"].names == ("jay", "owl", "wren")
+    assert result.splits["test"].classes == {"jay": 1, "owl": 1}
+    opened = covey.open("data/birds", split="test")
+    names = opened.features["y"].names
+    found = [(float(each["x"]), names[int(each["y"])]) for each in opened]
+    assert sorted(found) == [(0.0, "jay"), (1.0, "owl")]
+    covey.write("birds.npz", "one/birds", split="train", progress=False)
+    assert len(covey.open("one/birds")) == 6
+
+
+def test_splits_with_different_features():
+    np.savez("birds.npz", x_train=np.zeros((4, 2)), x_test=["a", "b"])
+    with pytest.raises(DatasetError, match="different features") as caught:
+        covey.write("birds.npz", "data", label=None, progress=False)
+    assert caught.value.feature == "x"
+
+
+def test_mapping_of_sources():
+    put("owl", "wren")
+    put("owl", "jay", root="more")
+    sources = {"old": open_source("photos"), "new": open_source("more")}
+    result = covey.write(sources, "data", progress=False)
+    assert result.features["label"].names == ("jay", "owl", "wren")
+    assert counts("data", "old") == {"owl": 2, "wren": 2}
+    assert counts("data", "new") == {"jay": 2, "owl": 2}
