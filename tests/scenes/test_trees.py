@@ -13,7 +13,7 @@ from written import content, records
 import covey
 from covey.cli import main
 from covey.errors import DatasetError, DatasetExistsError, SourceError
-from covey.sources import open_source, open_splits
+from covey.sources import SourceSplits, open_source, open_splits
 
 GIF = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
 
@@ -269,8 +269,8 @@ def test_every_split_is_written_in_one_call(capsys):
     output = capsys.readouterr().out.splitlines()
     assert output[0] == "photos/train: image directory, 6 images, 3 classes of 'label'"
     assert output[-2:] == [
-        "note: 1 classes are in 'train' only: 'wren'",
-        "note: 1 classes are in 'test' only: 'jay'",
+        "note: 1 class is in 'train' only: 'wren'",
+        "note: 1 class is in 'test' only: 'jay'",
     ]
     assert counts("data", "train") == {"owl": 3, "wren": 3}
     assert counts("data", "val") == {"owl": 3}
@@ -436,3 +436,19 @@ def test_mapping_of_sources():
     assert result.features["label"].names == ("jay", "owl", "wren")
     assert counts("data", "old") == {"owl": 2, "wren": 2}
     assert counts("data", "new") == {"jay": 2, "owl": 2}
+
+
+def test_tables_of_images_with_names_of_splits():
+    put(".", count=4)
+    Path("photos/train.csv").write_text("file,species\n0.gif,owl\n1.gif,wren\n2.gif,owl\n")
+    Path("photos/test.csv").write_text("file,species\n3.gif,jay\n")
+    assert covey_write("photos", "data") == 0
+    opened = covey.open("data", split="test")
+    assert opened.features["species"].names == ("jay", "owl", "wren")
+    assert len(opened.where(label="jay")) == len(opened) == 1
+
+
+def test_mapping_without_splits():
+    with pytest.raises(DatasetError, match="has no splits") as caught:
+        covey.write(SourceSplits({}), "data", progress=False)
+    assert caught.value.option == "examples"

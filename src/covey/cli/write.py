@@ -307,10 +307,14 @@ def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
         class_depth=options.class_depth,
         class_from=options.class_from,
     )
-    opened: Source | Mapping[str, Source] = found
     wanted = options.source_split or options.split
-    if not isinstance(found, Source) and wanted is not None:
+    opened: Source | Mapping[str, Source]
+    if isinstance(found, Source):
+        opened = found
+    elif wanted is not None:
         opened = found[choose_split(found, wanted, options.source)]
+    else:
+        opened = dict(found)
     if not options.quiet:
         for each in [opened] if isinstance(opened, Source) else opened.values():
             print_lines(f"{each.path}: {', '.join([each.kind, *_describe(each)])}")
@@ -380,7 +384,8 @@ def summary(result: WriteResult, *, has_new_classes: bool = False) -> list[str]:
         if names and not has_new_classes:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])
             more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-            lines.append(f"note: {len(names):,} classes are in {split!r} only: {shown}{more}")
+            count = "1 class is" if len(names) == 1 else f"{len(names):,} classes are"
+            lines.append(f"note: {count} in {split!r} only: {shown}{more}")
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
         lines.append(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from covey.errors import FormatError, SourceError
@@ -19,9 +20,11 @@ from covey.sources.source import (
     LazyItems,
     Source,
     SourceOptions,
+    SourceSplits,
     as_source_error,
     check_label,
     list_names,
+    open_split_files,
     source_error,
 )
 from covey.untrusted import check_path
@@ -159,26 +162,37 @@ def _is_image_table(probed: ProbedPath) -> bool:
     rank=1,
     options=("columns", "delimiter"),
 )
-def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source:
-    """Open the images whose paths a table lists. The other columns of the table are features."""
-    listings = list(_listings(probed, options))
+def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
+    """Open the images whose paths a table lists. The other columns of the table are features.
+
+    Tables with names of splits, such as ``train.csv`` and ``test.csv``, are splits.
+    """
+    listings = {each.table.path: each for each in _listings(probed, options)}
     if not listings:
         raise source_error(
             probed.path,
             f"found {probed.describe()}, but no CSV or TSV file with a column of image paths, "
             "relative to the file or to a directory beside it",
         )
-    if len(listings) > 1:
-        tables = list_names(os.path.basename(each.table.path) for each in listings)
-        raise source_error(
-            probed.path, f"several tables list images: {tables}", remedy="open one of them"
-        )
-    (listing,) = listings
-    table = CsvTable.open(listing.table.path, options)
-    listing = replace(listing, table=table)
+    return open_split_files(list(listings), partial(_open_tables, probed.path, listings, options))
+
+
+def _open_tables(
+    path: str, listings: Mapping[str, _Listing], options: SourceOptions, tables: list[str]
+) -> Source:
+    """Open the only table of a split."""
+    if len(tables) > 1:
+        names = list_names(map(os.path.basename, tables))
+        raise source_error(path, f"several tables list images: {names}", remedy="open one of them")
+    table = CsvTable.open(tables[0], options)
+    return _open_table(replace(listings[tables[0]], table=table), options.label)
+
+
+def _open_table(listing: _Listing, label: str | None) -> Source:
+    table = listing.table
     others = [name for i, name in enumerate(table.names) if i != listing.column]
-    check_label(options.label, others, table.path)
-    label = options.label or find_label_name(others) or (others[0] if len(others) == 1 else None)
+    check_label(label, others, table.path)
+    label = label or find_label_name(others) or (others[0] if len(others) == 1 else None)
     own = table.names[listing.column]
     path_feature = "filename" if own == "image" else own
     if "image" in others or path_feature in others:

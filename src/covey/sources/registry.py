@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from covey.errors import CoveyError, SourceError
@@ -184,8 +185,7 @@ def open_source(
     found = open_splits(path, kind=kind, **options)
     if isinstance(found, Source):
         return found
-    with _reading(os.fspath(path)):
-        return found[choose_split(found, split, os.fspath(path))]
+    return found[choose_split(found, split, os.fspath(path))]
 
 
 def open_splits(
@@ -200,8 +200,18 @@ def open_splits(
         The splits by name, each opened when it is first accessed; or the source, if it does not
         have splits.
     """
-    with _reading(os.fspath(path)):
-        return _open(os.fspath(path), kind, SourceOptions(**options))
+    where = os.fspath(path)
+    with _reading(where):
+        found = _open(where, kind, SourceOptions(**options))
+    if isinstance(found, Source):
+        return found
+    openers = {split: partial(_open_split, found, split, where) for split in found}
+    return SourceSplits(openers, notes=found.notes)
+
+
+def _open_split(splits: SourceSplits, split: str, path: str) -> Source:
+    with _reading(path):
+        return splits[split]
 
 
 def _open(path: str, kind: str | None, options: SourceOptions) -> Source | SourceSplits:

@@ -171,6 +171,8 @@ def normalize_splits(examples: Any, split: str | None, label: str | None) -> dic
         examples = open_splits(path, label=None if label == AUTO else label)
     if not _is_splits(examples):
         return {DEFAULT_SPLIT if split is None else split: normalize_input(examples)}
+    if not len(examples):
+        raise DatasetError("it has no splits", option="examples")
     if split is not None:
         return {split: normalize_input(examples[choose_split(examples, split, path)])}
     return {str(name): normalize_input(examples[name]) for name in examples}
