@@ -33,3 +33,15 @@ def no_fsync(monkeypatch):
 def form(request):
     """A function that returns columns as they are, or as an iterator of items."""
     return as_items if request.param == "items" else dict
+
+
+@pytest.fixture
+def write_file(tmp_path):
+    """Return a function that writes a file of a source, and returns its path."""
+
+    def write(content, name="birds"):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write

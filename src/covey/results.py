@@ -101,11 +101,11 @@ class WriteResult:
     def __repr__(self) -> str:
         classes = f", {len(self.classes):,} classes of {self.label!r}" if self.classes else ""
         skipped = f", {len(self.skipped):,} skipped" if self.skipped else ""
-        held_out = "" if self.held_out is None else f"; held out: {self.held_out!r}"
+        others = "".join(f"\n{each!r}" for each in self.others)
         return (
             f"<WriteResult: {shorten(self.path, 80)}: split {self.split!r}, "
             f"{count_of(self.records, 'example')}{classes}, {count_of(len(self.shards), 'shard')}, "
-            f"{format_bytes(self.bytes)}{skipped}{held_out}>"
+            f"{format_bytes(self.bytes)}{skipped}>{others}"
         )
 
     def __str__(self) -> str:

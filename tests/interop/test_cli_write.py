@@ -1,11 +1,13 @@
 """``covey write``: sources, options and errors; the process: signals and pipes."""
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -97,6 +99,16 @@ def make_tfds(count=12):
     return "tfds"
 
 
+def make_tar():
+    with tarfile.open("birds.tar", "w") as tar:
+        for n, each in enumerate(objects(12)):
+            data = json.dumps(each).encode()
+            info = tarfile.TarInfo(f"{n}.json")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return "birds.tar"
+
+
 MAKERS = {
     "audio directory": make_sounds,
     "image directory": make_images,
@@ -106,6 +118,7 @@ MAKERS = {
     "JSON Lines": make_lines,
     "JSON": make_json,
     "Parquet": make_parquet,
+    "WebDataset": make_tar,
     "TFRecords": make_tfrecords,
     "TFDS directory": make_tfds,
 }

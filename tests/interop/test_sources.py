@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,16 @@ def make_parquet(path):
     return path
 
 
+def make_tar(path):
+    with tarfile.open(path, "w") as tar:
+        for n in range(6):
+            data = b"%d" % (n // 2 % 2)
+            info = tarfile.TarInfo(f"{n // 2}.{('cls', 'txt')[n % 2]}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
 def make_npz(path):
     with open(path, "wb") as file:
         np.savez(file, x=np.zeros((3, 2), np.uint8), y=np.array([0, 1, 0]))
@@ -101,6 +112,7 @@ MAKERS = [
     (make_list, "JSON", "label"),
     (make_parquet, "Parquet", "label"),
     (make_npz, "NPZ", "y"),
+    (make_tar, "WebDataset", "cls"),
     (make_records, "TFRecords", "label"),
     (make_record_directory, "TFRecords", "label"),
 ]
@@ -146,7 +158,7 @@ def test_unknown_label(tmp_path, make):
     assert (caught.value.option, caught.value.found) == ("label", "genus")
 
 
-@pytest.mark.parametrize("make", [make_images, make_image_table, make_npz])
+@pytest.mark.parametrize("make", [make_images, make_image_table, make_npz, make_tar])
 def test_items_are_read_by_position(tmp_path, make):
     examples = open_source(make(tmp_path / "thing")).examples
     assert plain(examples[-1]) == plain(list(examples)[2])
@@ -172,6 +184,7 @@ def test_all_kinds():
         "image table",
         "image directory",
         "Parquet",
+        "WebDataset",
         "TFRecords",
         "JSON Lines",
         "JSON",

@@ -66,6 +66,18 @@ def picture(text: str) -> str:
     return text
 
 
+def name_list(text: str) -> tuple[str, ...]:
+    """Parse names that are separated by commas.
+
+    >>> name_list("path, fine,coarse")
+    ('path', 'fine', 'coarse')
+    """
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} must be names, separated by commas")
+    return found
+
+
 def default(text: str) -> tuple[str, Any]:
     """Parse ``NAME=VALUE``, where the value is JSON or a string.
 

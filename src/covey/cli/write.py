@@ -15,6 +15,7 @@ from covey.cli.options import (
     default,
     fraction,
     kind,
+    name_list,
     positive,
     shows_progress,
     size,
@@ -40,7 +41,7 @@ SUMMARY = "write labelled data as a TFRecord dataset, shuffled, sharded and inde
 # The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
     "audio directory, image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, "
-    "TFRecords, TFDS directory"
+    "WebDataset, TFRecords, TFDS directory"
 )
 
 EXAMPLES = """\
@@ -76,6 +77,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     labels.add_argument("--no-label", action="store_true", help="write unlabelled data")
     reading.add_argument(
         "--key", help="feature that is unique to an example (default: its file, id or position)"
+    )
+    reading.add_argument(
+        "--columns",
+        metavar="NAMES",
+        type=name_list,
+        help="names of the columns of a table without a header, or of the elements of lists in "
+        "JSON: path,fine,coarse",
+    )
+    reading.add_argument(
+        "--delimiter", metavar="CHARACTER", help="delimiter of a table, or tab (default: detected)"
+    )
+    reading.add_argument(
+        "--field", metavar="PATH", help="path of the examples in a JSON file: data.items"
     )
     reading.add_argument(
         "--source-split", metavar="NAME", help="split of SOURCE to read (default: that of --split)"
@@ -286,6 +300,9 @@ def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
         options.source,
         kind=options.kind,
         label=options.label,
+        columns=options.columns,
+        delimiter=options.delimiter,
+        field=options.field,
         splits=options.splits,
         class_depth=options.class_depth,
         class_from=options.class_from,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import hashlib
+import importlib
 import os
 import posixpath
 import re
@@ -136,6 +137,8 @@ def find_layout(
         found = current_files(storage, storage.glob(text))
         if not found:
             raise DatasetError("no file matches this pattern", path=shown(text))
+        if not storage.is_remote:
+            _refuse_source(text, found[0])
         return files_layout(storage, found, shown(text), pattern=posixpath.basename(shown(text)))
     if storage.name(clean) == INFO_FILE and storage.exists(clean):
         return _directory(storage, storage.parent(clean))
@@ -145,7 +148,17 @@ def find_layout(
         return _directory(storage, clean)
     if not storage.exists(clean):
         raise DatasetError("there is no such file or directory", path=shown(text))
+    _refuse_source(text, clean)
     return files_layout(storage, [clean], shown(text))
+
+
+def _refuse_source(path: str, file: str | None = None) -> None:
+    """Raise DatasetError if a local path is a source; `file` of it must not be a TFRecord file."""
+    if file is None or not (is_record_file(os.path.basename(file)) or _has_records(file)):
+        # covey.sources imports this module, and is not needed to open a dataset.
+        error = importlib.import_module("covey.sources.hint").source_hint(path)
+        if error is not None:
+            raise error
 
 
 def _remote(storage: Storage, url: str, text: str) -> Layout:
@@ -196,6 +209,8 @@ def _undescribed(storage: Storage, directory: str) -> Layout:
         )
     files = [each for each in files if each not in uncommitted]
     if not files:
+        if not storage.is_remote:
+            _refuse_source(directory)
         raise DatasetError(
             f"the directory contains neither a dataset ({INFO_FILE}) nor a TFRecord file",
             path=directory,

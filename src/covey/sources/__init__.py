@@ -12,6 +12,7 @@ from covey.sources import (  # noqa: F401
     json,
     npz,
     parquet,
+    tar,
     tfrecord,
 )
 from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, open_splits, register

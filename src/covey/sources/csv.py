@@ -1,35 +1,50 @@
-"""CSV and TSV files with a header."""
+"""CSV and TSV files: one, or several with the same columns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 from covey.errors import SourceError
+from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Tensor
-from covey.sources.registry import HEAD_BYTES, ProbedPath, check_file, read_head, register
+from covey.sources.cells import CellType, convert, guess_header
+from covey.sources.registry import HEAD_BYTES, ProbedPath, read_head, register
 from covey.sources.source import (
     Item,
     Source,
     SourceOptions,
+    SourceSplits,
     check_label,
-    find_label_name,
+    list_names,
+    open_split_files,
     source_error,
 )
+from covey.sources.text import (
+    UTF8_BOM,
+    check_encoding,
+    extension,
+    is_text,
+    named_files,
+    open_text,
+    read_lines,
+    text_head,
+    utf8_error,
+)
+
+TABLE_EXTENSIONS = frozenset((".csv", ".tsv", ".tab"))
 
 _DELIMITERS = (",", "\t", ";", "|")
-_BOM = b"\xef\xbb\xbf"
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-# 007 is a string: as an integer it would lose its zeros.
-_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
-_DECIMAL = re.compile(
-    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE
-)
-# Limits of the integers and decimals that float32 stores.
-_MAX_FLOAT32_INTEGER = 1 << 24
-_MAX_FLOAT32 = 3.4028234e38
+# Excel writes and reads a first line that contains the delimiter.
+_SEP_LINE = re.compile(rb'"?sep=(.)"?\r?\n', re.IGNORECASE)
+# Prose contains commas: every line of a file with one of these extensions must be a row.
+_PROSE_EXTENSIONS = frozenset((".txt", ".md", ".rst", ".log", ".html", ".xml", ".py"))
+# Rows that are compared with the first one, which may be a header.
+_INSPECTED_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -39,81 +54,133 @@ class CsvRow:
     line: int
     """First line of the row, from 1."""
     offset: int
-    """Byte offset of the row."""
+    """Byte offset of the row in the text in UTF-8."""
     cells: list[str] | SourceError
-    """The cells, as many as in the header; or the error of the row."""
+    """The cells, as many as there are names; or the error of the row."""
 
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A CSV file with a header."""
+    """A CSV file, and the names of its columns."""
 
     path: str
     delimiter: str
     names: tuple[str, ...]
+    offset: int = 0
+    """Byte offset of the first row after the header."""
+    line: int = 1
+    """Line of that row."""
 
     @classmethod
-    def open(cls, path: str) -> CsvTable:
-        """Detect the delimiter of a file, and read its header."""
-        head = read_head(path)
-        if head[:2] in _UTF16_BOMS:
-            raise source_error(path, "the encoding is UTF-16; must be UTF-8")
+    def open(
+        cls, path: str, options: SourceOptions | None = None, *, strict: bool = True
+    ) -> CsvTable:
+        """Detect the delimiter of a file, and find the names of its columns.
+
+        Args:
+            path: Path of the file.
+            options: Options, of which this uses `columns` and `delimiter`.
+            strict: Whether a table without names is an error; otherwise its columns have the names
+                ``column_1``, ``column_2``, ...
+
+        Raises:
+            SourceError: If the file is not a table, or its first row is not a header and `columns`
+                are not given.
+        """
+        options = options or SourceOptions()
+        raw = read_head(path)
+        check_encoding(path, raw)
+        head = text_head(raw)
         if not head.strip():
             raise source_error(path, "the file is empty; the first line must be a header", 1)
-        delimiter = sniff_delimiter(head) or ","
-        header = next(cls(path, delimiter, ())._rows())
-        if isinstance(header.cells, SourceError):
-            raise header.cells
-        names = [name.strip() or f"column_{i + 1}" for i, name in enumerate(header.cells)]
-        if all(_DECIMAL.fullmatch(name) for name in names):
-            raise source_error(
-                path, f"the first row is {header.cells!r}; must be a header", header.line
-            )
+        sep = _SEP_LINE.match(head)
+        delimiter = _check_delimiter(options.delimiter, path) or (sep and sep[1].decode("latin-1"))
+        table = cls(path, delimiter or _delimiter_of(path, head), ())
+        if sep is not None:
+            with open_text(path) as file:
+                table = replace(table, offset=len(file.readline()), line=2)
+        rows = list(islice(table.rows(), _INSPECTED_ROWS))
+        if not rows:
+            raise source_error(path, f"there is no row after the line {head[:8].decode()!r}", 2)
+        first = rows[0].cells
+        if isinstance(first, SourceError):
+            raise first
+        known = [row.cells for row in rows if not isinstance(row.cells, SourceError)]
+        if options.columns is None:
+            is_header, why = guess_header(known)
+            names = _header_names(first)
+            if is_header is False:
+                if strict:
+                    raise _no_header(path, rows[0].line, first, why)
+                names = [f"column_{i + 1}" for i in range(len(first))]
+        else:
+            names = _check_columns(options.columns, first, path, rows[0].line)
+            is_header = _header_names(first) == names
+            if not is_header and guess_header(known)[0]:
+                raise source_error(
+                    path,
+                    f"the first row is {_show(first)}, which is a header",
+                    rows[0].line,
+                    option="columns",
+                    found=options.columns,
+                    remedy="columns are the names of a table without a header",
+                )
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
-            raise source_error(path, f"two columns have the name {repeated!r}", header.line)
-        return cls(path, delimiter, tuple(names))
+            raise source_error(path, f"two columns have the name {repeated!r}", rows[0].line)
+        table = replace(table, names=tuple(names))
+        return table if is_header is False else table._after(rows[0])
+
+    def _after(self, header: CsvRow) -> CsvTable:
+        """Return the table without its first row."""
+        with open_text(self.path, header.offset) as file:
+            lines = _CsvLines(file, self.path, header.offset, header.line)
+            next(self._parse(lines))
+            return replace(self, offset=lines.offset, line=lines.line)
 
     def rows(self) -> Iterator[CsvRow]:
         """Yield the rows after the header."""
-        rows = self._rows()
-        next(rows)
-        yield from rows
+        return self._rows(self.offset, self.line)
 
     def row_at(self, offset: int, line: int) -> CsvRow:
         """Return the row at an offset and line that :meth:`rows` yielded."""
         return next(self._rows(offset, line))
 
-    def _rows(self, offset: int = 0, line: int = 1) -> Iterator[CsvRow]:
+    def _rows(self, offset: int, line: int) -> Iterator[CsvRow]:
+        with open_text(self.path, offset) as file:
+            yield from self._parse(_CsvLines(file, self.path, offset, line))
+
+    def _parse(self, lines: _CsvLines) -> Iterator[CsvRow]:
         import csv
 
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            lines = _CsvLines(file, offset, line)
-            reader = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=True)
-            while True:
-                # The reader has consumed all lines of the previous row, and no more.
-                line, offset = lines.line, lines.offset
-                cells: list[str] = []
-                reason = ""
-                try:
-                    cells = next(reader)
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    reason = f"the row cannot be parsed: {error}"
-                if not cells and not reason:
-                    continue  # a blank line
-                wrong = self._check(cells, reason, lines, line)
-                lines.undecoded = None
-                yield CsvRow(line, offset, cells if wrong is None else wrong)
+        reader = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+        while True:
+            # The reader has consumed all lines of the previous row, and no more.
+            line, offset = lines.line, lines.offset
+            cells: list[str] = []
+            reason = ""
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                reason = f"the row cannot be parsed: {error}"
+            except SourceError as error:  # the rest of the file cannot be read
+                error.line = lines.line
+                yield CsvRow(line, offset, error)
+                return
+            if not cells and not reason:
+                continue  # a blank line
+            wrong = self._check(cells, reason, lines, line)
+            lines.undecoded = None
+            yield CsvRow(line, offset, cells if wrong is None else wrong)
 
     def _check(
         self, cells: list[str], reason: str, lines: _CsvLines, line: int
     ) -> SourceError | None:
         if lines.undecoded is not None:
             line, byte = lines.undecoded
-            return source_error(self.path, f"byte {byte:#04x} is not valid UTF-8", line)
+            return utf8_error(self.path, byte, line)
         if not reason and self.names and len(cells) != len(self.names):
             reason = f"the row has {len(cells)} cells; the header has {len(self.names)}"
         return source_error(self.path, reason, line) if reason else None
@@ -122,16 +189,17 @@ class CsvTable:
 class _CsvLines:
     """The decoded lines of a file, with the position that the csv module does not report."""
 
-    def __init__(self, file: BinaryIO, offset: int, line: int) -> None:
+    def __init__(self, file: BinaryIO, path: str, offset: int, line: int) -> None:
         self._file = file
+        self._path = path
         self.offset = offset
         self.line = line
         self.undecoded: tuple[int, int] | None = None
         """Line and value of the first byte that is not valid UTF-8."""
 
     def __iter__(self) -> Iterator[str]:
-        for raw in self._file:
-            start = len(_BOM) if self.offset == 0 and raw.startswith(_BOM) else 0
+        for raw in read_lines(self._file, self._path):
+            start = len(UTF8_BOM) if self.offset == 0 and raw.startswith(UTF8_BOM) else 0
             try:
                 text = raw[start:].decode()
             except UnicodeDecodeError as error:
@@ -142,19 +210,74 @@ class _CsvLines:
             yield text
 
 
-def sniff_delimiter(head: bytes) -> str | None:
+def _header_names(cells: Sequence[str]) -> list[str]:
+    return [name.strip() or f"column_{i + 1}" for i, name in enumerate(cells)]
+
+
+def _show(cells: Sequence[str]) -> str:
+    """Return the cells of a row for a message."""
+    shown = [cell if len(cell) <= 40 else f"{cell[:37]}..." for cell in cells]
+    return f"{len(cells)} cells, {list_names(shown)}"
+
+
+def _no_header(path: str, line: int, first: Sequence[str], why: str) -> SourceError:
+    return source_error(
+        path,
+        f"the first row is {_show(first)}; it is not a header: {why}",
+        line,
+        option="columns",
+        allowed=f"the names of the {len(first)} columns",
+    )
+
+
+def _check_columns(columns: Sequence[str], first: Sequence[str], path: str, line: int) -> list[str]:
+    """Return the names that the caller gave to the columns."""
+    names = list(columns)
+    if len(names) != len(first):
+        raise source_error(
+            path,
+            f"the first row is {_show(first)}",
+            line,
+            option="columns",
+            found=columns,
+            allowed=f"the names of the {len(first)} columns",
+        )
+    return names
+
+
+def _check_delimiter(delimiter: str | None, path: str) -> str | None:
+    r"""Return a delimiter; ``tab`` and ``\t`` can be typed in a shell."""
+    if delimiter in ("tab", "\\t"):
+        return "\t"
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"\0'):
+        raise source_error(path, "", option="delimiter", found=delimiter, allowed="one character")
+    return delimiter
+
+
+def _delimiter_of(path: str, head: bytes) -> str:
+    """Return the delimiter of a file. The extension decides where the content does not."""
+    if extension(path) in (".tsv", ".tab") and b"\t" in head:
+        return "\t"
+    return sniff_delimiter(head) or ","
+
+
+def sniff_delimiter(head: bytes, share: float = 0.5) -> str | None:
     r"""Return the delimiter that splits most of the first rows into as many cells as the header.
+
+    Args:
+        head: Beginning of the text.
+        share: Minimum share of the rows with as many cells as the header; it is exceeded, or 1.
 
     >>> sniff_delimiter(b"name;weight\nowl;1,5\n")
     ';'
     """
     import csv
 
-    text = head.removeprefix(_BOM).decode(errors="replace")
+    text = head.removeprefix(UTF8_BOM).decode(errors="replace")
     lines = text.splitlines(keepends=True)[:100]
-    if len(lines) > 1 and len(head) >= HEAD_BYTES:
+    if len(lines) > 1 and len(head) >= HEAD_BYTES // 2 and len(lines) < 100:
         lines.pop()  # it may be truncated
-    best: tuple[float, int] = (0.5, 0)
+    best: tuple[float, int] = (share, 0)
     found = None
     for delimiter in _DELIMITERS:
         try:
@@ -169,81 +292,29 @@ def sniff_delimiter(head: bytes) -> str | None:
     return found
 
 
-def looks_like_table(head: bytes) -> bool:
-    """Return whether a file with this beginning is a table."""
-    if head[:2] in _UTF16_BOMS:
-        return True
-    controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r")
-    return bool(head.strip()) and not controls and sniff_delimiter(head) is not None
+def looks_like_table(head: bytes, path: str = "") -> bool:
+    """Return whether a file with these first bytes is a table.
 
-
-class CellType:
-    """The type of the cells of a column.
-
-    Cells are strings, so their types are found by syntax, before schema inference.
-
-    >>> column = CellType()
-    >>> for cell in ["1", "", "2.5"]:
-    ...     column.add(cell)
-    >>> column.dtype()
-    'float32'
+    Args:
+        head: First bytes of the file.
+        path: Path of the file. Its extension counts where the content is ambiguous: a table of one
+            column, or prose.
     """
-
-    _INTEGERS, _DECIMALS, _STRINGS = 1, 2, 3
-
-    def __init__(self) -> None:
-        self._kind = 0
-        self._has_empty = False
-        self._min = 0
-        self._max = 0
-        self._max_decimal = 0.0
-
-    def add(self, cell: str) -> None:
-        """Add a cell."""
-        if self._kind == self._STRINGS:
-            return
-        cell = cell.strip()
-        if not cell:
-            self._has_empty = True
-        elif _INTEGER.fullmatch(cell) and len(cell) < 30:
-            value = int(cell)
-            self._min, self._max = min(self._min, value), max(self._max, value)
-            self._kind = max(self._kind, self._INTEGERS)
-        elif _DECIMAL.fullmatch(cell):
-            size = abs(float(cell))
-            self._max_decimal = max(self._max_decimal, size if size < float("inf") else 0.0)
-            self._kind = self._DECIMALS
-        else:
-            self._kind = self._STRINGS
-
-    def dtype(self, *, is_label: bool = False) -> str:
-        """Return the dtype that stores all cells; that of a label is an integer or a string."""
-        integers = self._kind == self._INTEGERS and (is_label or not self._has_empty)
-        if integers and self._min >= -(2**63) and self._max < 2**63:
-            return "int64"
-        if integers and self._min >= 0 and self._max < 2**64:
-            return "uint64"
-        if self._kind in (0, self._STRINGS) or is_label or integers:
-            return "str"
-        limit = _MAX_FLOAT32_INTEGER
-        exact = self._min >= -limit and self._max <= limit and self._max_decimal <= _MAX_FLOAT32
-        return "float32" if exact else "float64"
-
-
-def _convert(cell: str, dtype: str) -> Any:
-    """Return the value of a cell; an empty one is nan in a column of floats."""
-    if dtype == "str":
-        return cell
-    if dtype.startswith("float"):
-        return float(cell.strip() or "nan")
-    return int(cell)
+    text = text_head(head)
+    found = extension(path)
+    if found in TABLE_EXTENSIONS:
+        return is_text(text) or b"\0" in head[:2048]  # UTF-16 and UTF-32 have errors of their own
+    if _SEP_LINE.match(text):
+        return True
+    share = 1.0 if found in _PROSE_EXTENSIONS else 0.5
+    return is_text(text) and sniff_delimiter(text, share) is not None
 
 
 @dataclass(frozen=True)
 class TypedTable:
-    """A table with the types of its columns."""
+    """Tables with the same columns, and the types of these."""
 
-    table: CsvTable
+    tables: tuple[CsvTable, ...]
     dtypes: tuple[str, ...]
     label: str | None
     classes: tuple[str, ...] | None
@@ -251,13 +322,14 @@ class TypedTable:
     length: int
 
     @classmethod
-    def survey(cls, table: CsvTable, label: str | None) -> TypedTable:
+    def survey(cls, tables: Sequence[CsvTable], label: str | None) -> TypedTable:
         """Find the types of the columns from all rows."""
-        columns = [CellType() for _ in table.names]
-        at = None if label is None else table.names.index(label)
+        names = tables[0].names
+        columns = [CellType() for _ in names]
+        at = None if label is None else names.index(label)
         classes: set[str] = set()
         length = 0
-        for row in table.rows():
+        for row in chain.from_iterable(table.rows() for table in tables):
             length += 1
             if isinstance(row.cells, SourceError) or (at is not None and not row.cells[at]):
                 continue
@@ -266,32 +338,36 @@ class TypedTable:
             if at is not None:
                 classes.add(row.cells[at])
         if not length:
-            raise source_error(table.path, "there is no row after the header", 1)
+            raise source_error(tables[0].path, "there is no row after the header", 1)
         dtypes = tuple(column.dtype(is_label=i == at) for i, column in enumerate(columns))
         named = at is not None and dtypes[at] == "str"
-        return cls(table, dtypes, label, tuple(sorted(classes)) if named else None, length)
+        return cls(tuple(tables), dtypes, label, tuple(sorted(classes)) if named else None, length)
 
-    def example(self, row: CsvRow) -> dict[str, Any]:
-        """Return the values of a row by column.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self.tables[0].names
+
+    def example(self, row: CsvRow, table: CsvTable) -> dict[str, Any]:
+        """Return the values of a row of a table by column.
 
         Raises:
             SourceError: If the row is invalid, or has no label.
         """
         if isinstance(row.cells, SourceError):
             raise row.cells
-        names, path = self.table.names, self.table.path
-        if self.label is not None and not row.cells[names.index(self.label)]:
-            raise source_error(path, "the label is empty", row.line, feature=self.label)
+        if self.label is not None and not row.cells[self.names.index(self.label)]:
+            raise source_error(table.path, "the label is empty", row.line, feature=self.label)
         try:
-            return dict(zip(names, map(_convert, row.cells, self.dtypes), strict=True))
+            return dict(zip(self.names, map(convert, row.cells, self.dtypes), strict=True))
         except ValueError as error:
             reason = f"the row was changed after the file was opened: {error}"
-            raise source_error(path, reason, row.line) from None
+            raise source_error(table.path, reason, row.line) from None
 
     def kinds(self) -> dict[str, Any]:
         """Return the feature of each column."""
         kinds: dict[str, Any] = {
-            name: Tensor(dtype) for name, dtype in zip(self.table.names, self.dtypes, strict=True)
+            name: Tensor(dtype) for name, dtype in zip(self.names, self.dtypes, strict=True)
         }
         if self.label is not None and self.classes is not None:
             kinds[self.label] = ClassLabel(names=self.classes)
@@ -300,14 +376,15 @@ class TypedTable:
 
 @dataclass(frozen=True, eq=False)
 class _CsvItems:
-    """The rows of a table, read in every pass."""
+    """The rows of tables, read in every pass."""
 
     typed: TypedTable
 
     def __iter__(self) -> Iterator[Item]:
-        for position, row in enumerate(self.typed.table.rows()):
+        rows = ((table, row) for table in self.typed.tables for row in table.rows())
+        for position, (table, row) in enumerate(rows):
             try:
-                yield position, self.typed.example(row)
+                yield position, self.typed.example(row, table)
             except SourceError as error:
                 yield error
 
@@ -315,20 +392,46 @@ class _CsvItems:
         return self.typed.length
 
 
-def _is_table(probed: ProbedPath) -> bool:
-    return probed.is_file and looks_like_table(probed.head)
+def _table_files(probed: ProbedPath) -> list[str]:
+    """Return the tables at a path: the file; or those that have the extension of one."""
+    if probed.is_file:
+        return [probed.path] if looks_like_table(probed.head, probed.path) else []
+    return named_files(probed, TABLE_EXTENSIONS)
 
 
-@register("CSV", "a CSV or TSV file with a header", recognise=_is_table, rank=6)
-def open_csv(probed: ProbedPath, options: SourceOptions) -> Source:
-    """Open a table. Its rows are keyed by their position, read twice, and not held in memory."""
-    table = CsvTable.open(check_file(probed, "CSV"))
-    check_label(options.label, table.names, table.path)
-    label = options.label or find_label_name(table.names)
-    typed = TypedTable.survey(table, label)
+@register(
+    "CSV",
+    "a CSV or TSV file, a directory or a pattern of them",
+    recognise=lambda probed: bool(_table_files(probed)),
+    rank=6,
+    options=("columns", "delimiter"),
+)
+def open_csv(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
+    """Open tables. Their rows are keyed by position, read twice, and not held in memory."""
+    files = [probed.path] if probed.is_file else _table_files(probed)
+    if not files:
+        raise source_error(probed.path, f"found {probed.describe()}; CSV must be a file or files")
+    return open_split_files(files, partial(_open_tables, probed.path, options))
+
+
+def _open_tables(path: str, options: SourceOptions, files: list[str]) -> Source:
+    """Open the files of one split."""
+    tables = [CsvTable.open(file, options) for file in files]
+    first = tables[0]
+    for table in tables:
+        if table.names != first.names:
+            raise source_error(
+                table.path,
+                f"the columns are {list_names(table.names)}; those of {first.path} are "
+                f"{list_names(first.names)}",
+                remedy="open one of the files, or a pattern of files with the same columns",
+            )
+    check_label(options.label, first.names, first.path)
+    label = options.label or find_label_name(first.names)
+    typed = TypedTable.survey(tables, label)
     return Source(
-        "TSV" if table.delimiter == "\t" else "CSV",
-        table.path,
+        "TSV" if first.delimiter == "\t" else "CSV",
+        files[0] if len(files) == 1 else path,
         _CsvItems(typed),
         length=typed.length,
         features=Features(typed.kinds()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -75,7 +75,7 @@ class _ListedImages(LazyItems):
         table = self.listing.table
         row = table.row_at(self.offsets[position], self.lines[position])
         try:
-            example = self.typed.example(row)
+            example = self.typed.example(row, table)
             del example[table.names[self.listing.column]]
             path = _path_of(row, self.listing.column)
             if path is None:
@@ -111,15 +111,16 @@ def _tables(probed: ProbedPath) -> list[str]:
     ]
 
 
-def _listing(path: str, confined: bool) -> _Listing | None:
+def _listing(path: str, confined: bool, options: SourceOptions) -> _Listing | None:
     """Return a table with the column whose values are paths of images; None if it has none.
 
     Args:
         path: Path of the table.
         confined: Whether images outside of the directory are errors.
+        options: Options of the table.
     """
     try:
-        table = CsvTable.open(path)
+        table = CsvTable.open(path, options, strict=False)
     except SourceError:
         return None
     rows = [row.cells for row in islice(table.rows(), _INSPECTED_ROWS)]
@@ -143,14 +144,15 @@ def _is_listed(listing: _Listing, path: str) -> bool:
     return os.path.isfile(file) and is_image(file)
 
 
-def _listings(probed: ProbedPath) -> Iterator[_Listing]:
+def _listings(probed: ProbedPath, options: SourceOptions) -> Iterator[_Listing]:
     # A table that the caller named may list images anywhere. A table in a directory that the caller
     # named is not trusted: it may list images in that directory only.
-    return filter(None, (_listing(each, not probed.is_file) for each in _tables(probed)))
+    tables = _tables(probed)
+    return filter(None, (_listing(each, not probed.is_file, options) for each in tables))
 
 
 def _is_image_table(probed: ProbedPath) -> bool:
-    return next(_listings(probed), None) is not None
+    return next(_listings(probed, SourceOptions()), None) is not None
 
 
 @register(
@@ -158,32 +160,32 @@ def _is_image_table(probed: ProbedPath) -> bool:
     "images and a CSV file that lists them with their labels",
     recognise=_is_image_table,
     rank=1,
+    options=("columns", "delimiter"),
 )
 def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open the images whose paths a table lists. The other columns of the table are features.
 
     Tables with names of splits, such as ``train.csv`` and ``test.csv``, are splits.
     """
-    listings = {each.table.path: each for each in _listings(probed)}
+    listings = {each.table.path: each for each in _listings(probed, options)}
     if not listings:
         raise source_error(
             probed.path,
             f"found {probed.describe()}, but no CSV or TSV file with a column of image paths, "
             "relative to the file or to a directory beside it",
         )
-    return open_split_files(
-        list(listings), partial(_open_tables, probed.path, listings, options.label)
-    )
+    return open_split_files(list(listings), partial(_open_tables, probed.path, listings, options))
 
 
 def _open_tables(
-    path: str, listings: Mapping[str, _Listing], label: str | None, tables: list[str]
+    path: str, listings: Mapping[str, _Listing], options: SourceOptions, tables: list[str]
 ) -> Source:
     """Open the only table of a split."""
     if len(tables) > 1:
         names = list_names(map(os.path.basename, tables))
         raise source_error(path, f"several tables list images: {names}", remedy="open one of them")
-    return _open_table(listings[tables[0]], label)
+    table = CsvTable.open(tables[0], options)
+    return _open_table(replace(listings[tables[0]], table=table), options.label)
 
 
 def _open_table(listing: _Listing, label: str | None) -> Source:
@@ -196,7 +198,7 @@ def _open_table(listing: _Listing, label: str | None) -> Source:
     if "image" in others or path_feature in others:
         taken = "image" if "image" in others else path_feature
         raise source_error(table.path, f"another column has the reserved name {taken!r}", 1)
-    typed = TypedTable.survey(table, label)
+    typed = TypedTable.survey([table], label)
     offsets, lines = array("q"), array("q")
     seen: set[str] = set()
     repeated = False
