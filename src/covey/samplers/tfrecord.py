@@ -59,6 +59,9 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     checked, and a warning names the shards that violate this. Records at the end of a shard that do
     not fill a block are dropped.
 
+    The batches depend on the shards and on ``seed`` only: not on threads, on
+    ``tf.random.set_seed``, or on how often the dataset was iterated before.
+
     Args:
         shard_path: The directory of the shards; local or a URL. URLs that TensorFlow cannot read
             require a label.
@@ -72,7 +75,8 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
         compression: The compression of streamed shards: None, ``"GZIP"`` or ``"ZLIB"``. Detected
             if the shards are not streamed.
         parallelism: The number of batches processed in parallel; -1 lets TensorFlow choose.
-        async_cycle: Read streamed shards with one thread per class of a batch.
+        async_cycle: Read streamed shards with one thread per class of a batch. The batches are the
+            same.
         prefetch_size: The number of prefetched batches; 10 by default.
         shard_suffix: The glob pattern of the names of the shards.
         num_repeat: The number of epochs; -1 is unlimited. An epoch has every example. Examples that
