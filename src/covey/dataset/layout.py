@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
 import os
 import posixpath
 import re
@@ -18,7 +17,14 @@ from typing import Any
 
 from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_version
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
-from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
+from covey.filenames import (
+    INFO_FILE,
+    has_sidecar_suffix,
+    has_token,
+    is_record_file,
+    is_staging,
+    unique_sidecar_stem,
+)
 from covey.index import ShardFiles
 from covey.schema import Features
 from covey.schema.tfds_read import features_from_tfds
@@ -400,10 +406,7 @@ def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
     """Return the stem of the index of files, which must differ from those of other files."""
     if directory is not None:
         return f"covey-{split}"
-    if len(names) == 1:
-        return posixpath.basename(names[0])
-    text = "\0".join(names).encode(errors="surrogatepass")
-    return f"covey-{hashlib.blake2b(text, digest_size=6).hexdigest()}"
+    return unique_sidecar_stem(names)
 
 
 def _common_directory(storage: Storage, paths: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
-from covey.filenames import INFO_FILE, newest_versions
+from covey.filenames import INFO_FILE, newest_versions, record_file_stem
 from covey.index import ShardFiles
 from covey.results import Problem
 from covey.schema import Features
@@ -23,8 +23,6 @@ from covey.urls import shown
 
 Path = str | os.PathLike[str]
 
-_SHARD_NAME = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$", re.IGNORECASE)
-_SIDECAR_SUFFIXES = (".idx", ".npy", ".json", ".txt")
 _METADATA_SUFFIXES = (".json", ".txt")
 
 
@@ -114,7 +112,7 @@ def _find_shards(storage: Storage, directory: str, options: Mapping[str, Any] | 
         }
         return Layout(kind, directory, storage, splits, features, info)
     listed = newest_versions(storage.name(each) for each in storage.list(directory))
-    shards = [storage.join(directory, each) for each in listed if shard_stem(each)]
+    shards = [storage.join(directory, each) for each in listed if record_file_stem(each)]
     if not shards:
         return Layout(kind, directory, storage, {}, features)
     found = find_layout([storage.address(each) for each in shards], storage_options=options)
@@ -133,18 +131,8 @@ def _readable_features(storage: Storage, directory: str) -> Features | None:
 
 def _index_stem(split: SplitFiles) -> str:
     """Return the stem of the index files, which is that of the shards if they have the same."""
-    first, *others = {shard_stem(name) for name in split.files.names}
+    first, *others = {record_file_stem(name) for name in split.files.names}
     return first if first and not others else split.stem
-
-
-def shard_stem(name: str) -> str | None:
-    """Return the part of a shard's name before the suffix; None if it is not the name of a shard.
-
-    >>> shard_stem("birds-train.tfrecord-00000-of-00008"), shard_stem("x.tfrecord.idx")
-    ('birds-train', None)
-    """
-    found = _SHARD_NAME.search(name)
-    return name[: found.start()] if found and not name.lower().endswith(_SIDECAR_SUFFIXES) else None
 
 
 def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from covey.filenames import (
     SHARD_INFO_FILE,
     has_token,
     parse_version_file,
+    record_file_stem,
 )
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
@@ -29,7 +30,6 @@ from covey.maintenance.report import (
     choose_splits,
     find_readable_layout,
     reason_of,
-    shard_stem,
     shown_path,
     thread_count,
 )
@@ -233,7 +233,7 @@ def _compare_directory(
         )
         if has_token(name) or is_old:
             continue  # of a version that was replaced or not committed
-        stem = shard_stem(name)
+        stem = record_file_stem(name)
         if stem and (all_splits or stem in stems) and name not in listed:
             problems.add(name, f"the file is named like a shard, but {INFO_FILE} does not list it")
 
