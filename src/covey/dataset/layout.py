@@ -32,7 +32,7 @@ from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import RegularFile, os_errors
-from covey.urls import shown
+from covey.urls import AnyPath, parse_paths, shown
 
 # Shards whose names contain their number and count.
 _NUMBERED = re.compile(
@@ -46,8 +46,6 @@ _REREAD_DELAY_S = 0.05
 
 ALL = "all"
 """The split of files whose names contain no split."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Layout:
 
 
 def find_layout(
-    path: PathLike | Iterable[PathLike],
+    path: AnyPath | Iterable[AnyPath],
     *,
     storage_options: Mapping[str, Any] | None = None,
     cache_bytes: int | None = None,
@@ -120,13 +118,12 @@ def find_layout(
     Raises:
         DatasetError: If there are no TFRecord files.
     """
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        listed = [os.fsdecode(each) for each in path]
-        if not listed:
+    text = parse_paths(path)
+    if not isinstance(text, str):
+        if not text:
             raise DatasetError("the list of files to open is empty")
-        storage = open_storage(listed[0], storage_options, cache_bytes=cache_bytes)
-        return files_layout(storage, [storage.clean(each) for each in listed])
-    text = os.fsdecode(path)
+        storage = open_storage(text[0], storage_options, cache_bytes=cache_bytes)
+        return files_layout(storage, [storage.clean(each) for each in text])
     if not text:
         raise DatasetError("the path to open is empty", remedy="'.' is the current directory")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)

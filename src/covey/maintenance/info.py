@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,11 +19,12 @@ from covey.results import Info, SplitOverview
 from covey.schema import Features
 from covey.schema.infer import survey_block, survey_kinds
 from covey.untrusted import reports_errors
+from covey.urls import AnyPath
 
 
 @reports_errors
 def info(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
     storage_options: Mapping[str, Any] | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,9 +18,7 @@ from covey.results import Problem
 from covey.schema import Features
 from covey.schema.tfds_read import features_from_tfds
 from covey.storage import Storage, open_storage
-from covey.urls import shown
-
-Path = str | os.PathLike[str]
+from covey.urls import AnyPath, is_path, parse_path, shown
 
 _METADATA_SUFFIXES = (".json", ".txt")
 
@@ -68,7 +65,7 @@ def reason_of(error: Exception) -> str:
 
 
 def find_readable_layout(
-    path: Path | Iterable[Path], storage_options: Mapping[str, Any] | None, problems: Problems
+    path: AnyPath | Iterable[AnyPath], storage_options: Mapping[str, Any] | None, problems: Problems
 ) -> Layout:
     """Find the layout at a path, even if a metadata file of the dataset is corrupt.
 
@@ -82,9 +79,9 @@ def find_readable_layout(
         return find_layout(path, storage_options=storage_options)
     except (FormatError, FeatureError) as error:
         corrupt = error.path or ""
-        if not corrupt.endswith(_METADATA_SUFFIXES) or not isinstance(path, (str, os.PathLike)):
+        if not corrupt.endswith(_METADATA_SUFFIXES) or not is_path(path):
             raise
-        storage = open_storage(path, storage_options)
+        storage = open_storage(parse_path(path), storage_options)
         problems.add(storage.name(corrupt), reason_of(error))
         return _find_shards(storage, storage.parent(corrupt), storage_options)
 
@@ -157,6 +154,6 @@ def thread_count(threads: int | None) -> int:
     return threads or cpu_count()
 
 
-def shown_path(path: Path | Iterable[Path]) -> str:
+def shown_path(path: AnyPath | Iterable[AnyPath]) -> str:
     """Return the path for messages, without credentials."""
-    return shown(os.fsdecode(path)) if isinstance(path, (str, os.PathLike)) else "a list of files"
+    return shown(parse_path(path)) if is_path(path) else "a list of files"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -45,11 +44,12 @@ from covey.schema import Features
 from covey.schema.datum import datum_features, datum_splits
 from covey.schema.merge import add_classes
 from covey.untrusted import reports_errors
+from covey.urls import AnyPath
 
 
 @reports_errors
 def verify(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
     mmap: bool = True,

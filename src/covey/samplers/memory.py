@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
@@ -22,6 +21,7 @@ from covey.schema import Image
 from covey.schema.pixel_options import check_max_pixels, parse_size
 from covey.schema.pixels import read_pixels
 from covey.storage import open_storage
+from covey.urls import AnyPath, parse_path, shown
 
 
 class MemorySampler(Sampler):
@@ -197,7 +197,7 @@ class MultiShotMemorySampler(MemorySampler):
 
 
 def load_image(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     target_size: int | tuple[int, int] | None = None,
     *,
     max_pixels: int | None = None,
@@ -213,13 +213,14 @@ def load_image(
         FeatureError: If the file is not an image, or exceeds the maximum.
     """
     limit = check_max_pixels(max_pixels)
-    storage = open_storage(path)
-    data = storage.read(storage.clean(path))
+    text = parse_path(path)
+    storage = open_storage(text)
+    data = storage.read(storage.clean(text))
     size = None if target_size is None else parse_size(target_size)
     try:
         pixels = read_pixels(Image((None, None, 3)), data, size, max_pixels=limit)
     except FeatureError as error:
-        error.path = os.fspath(path)
+        error.path = shown(text)
         raise
     return pixels.astype(np.float32) / np.float32(255)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,12 +23,13 @@ from covey.samplers.streamed import stream
 from covey.splits import SplitTerm
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import parse_compression
+from covey.urls import AnyPath, parse_path
 
 Label = str | Callable[[Mapping[str, Any]], int | str]
 
 
 def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
-    shard_path: str | os.PathLike[str],
+    shard_path: AnyPath,
     deserialization_fn: Callable[[Any], Any] | None,
     example_per_class: int = 2,
     batch_size: int = 32,
@@ -107,8 +107,9 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     stream_compression = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     check_function("deserialization_fn", deserialization_fn, "a record")
-    storage = open_storage(shard_path, storage_options)
-    directory = storage.clean(shard_path)
+    text = parse_path(shard_path, "shard_path")
+    storage = open_storage(text, storage_options)
+    directory = storage.clean(text)
     files = _find_shards(storage, directory, shard_suffix)
     dataset = _open_labelled(storage, directory, files, label, storage_options)
     if dataset is not None:

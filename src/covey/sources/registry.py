@@ -18,6 +18,7 @@ from typing import Protocol
 from covey.errors import CoveyError, SourceError
 from covey.sources.source import Source, as_source_error, list_names, source_error
 from covey.untrusted import RegularFile
+from covey.urls import AnyPath, parse_path
 
 HEAD_BYTES = 1 << 16
 
@@ -120,7 +121,7 @@ def register(
 
 
 def open_source(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     kind: str | None = None,
     label: str | None = None,
@@ -143,7 +144,7 @@ def open_source(
     [(0, {'name': 'hedwig', 'label': 'owl'})]
     """
     named = None if kind is None else find_kind(kind)
-    probed = ProbedPath.probe(os.fspath(path))
+    probed = ProbedPath.probe(parse_path(path))
     try:
         found = named or next((each for each in KINDS.values() if each.recognise(probed)), None)
         if found is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from covey.errors import DatasetError
 from covey.labels import Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
-from covey.urls import shown
+from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import RecordsToWrite, sort_columns
 from covey.writing.hold_out import HoldOut
 from covey.writing.inputs import Input, normalize_input
@@ -36,7 +35,7 @@ from covey.writing.target import TargetSplit
 
 def write(
     examples: Any,
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     split: str,
     label: str | None = None,
@@ -139,7 +138,7 @@ def write(
         on_error=on_error,
         hold_out=hold_out,
     )
-    target = os.fsdecode(path)
+    target = parse_path(path)
     if not target or "\0" in target:
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
     call = _WriteCall(options, normalize_input(examples), progress)
