@@ -599,7 +599,7 @@ def test_warmup(warmup):
 
 
 class Underscored(Sampler):
-    """A sampler of TensorFlow Similarity 0.15 to 0.17."""
+    """A sampler of TensorFlow Similarity 0.14 to 0.17."""
 
     def _get_examples(self, batch_id, num_classes, examples_per_class):
         y = np.repeat(np.arange(num_classes), examples_per_class)

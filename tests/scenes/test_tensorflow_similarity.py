@@ -1,4 +1,4 @@
-"""Code that was written for versions 0.15 to 0.17 of TensorFlow Similarity."""
+"""Code that was written for versions 0.14 to 0.17 of TensorFlow Similarity."""
 
 import keras
 import numpy as np

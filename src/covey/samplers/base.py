@@ -36,7 +36,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
     """Batches of P classes with K examples of each; a ``keras.utils.PyDataset`` if Keras exists.
 
     Subclasses return the examples of a batch in :meth:`get_examples`, or in ``_get_examples``, as
-    TensorFlow Similarity calls it since 0.15.
+    TensorFlow Similarity calls it since 0.14.
 
     Args:
         classes_per_batch: P.
