@@ -5,19 +5,26 @@
     birds-train.tfrecord-00000-of-00002                             TFDS' default template
     birds-train.20261116T095012-3f9a2c1b.tfrecord-00000-of-00002    a version with a token
     birds-train.20261116T095012-3f9a2c1b.index.json                 an index file of it
+    birds-train-00000-of-00002-b47931a1e918.index.json              an index file of one shard
+    birds-train-00000-of-00002.idx                                  DALI's index file of one shard
     .covey-train.partial                                            staging directory of a split
 
 A version of a split that replaces another one, and every version behind a URL, has a token in its
 template. No two versions share a token, so that their files exist side by side.
+
+Files beside shards that are not shards never match ``*.tfrecord*`` and ``*.tfrec*``, because other
+readers find shards by these patterns.
 """
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
 import re
 import secrets
 import time
 from calendar import timegm
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from covey.errors import FormatError
 from covey.untrusted import brief, check_name, check_path
@@ -59,6 +66,9 @@ _RECORD_SUFFIXES = re.compile(
     rf"(?:[-_.]\d+-of-\d+)?(?:(?:{_RECORDS}|{_COMPRESSED})(?:[-_.]?\d+-of-\d+)?)*$", re.IGNORECASE
 )
 _SIDECAR_SUFFIXES = (".npy", ".json", ".txt", ".idx")
+_RECORDS_ANYWHERE = re.compile(r"\.tfrec(?:ords?)?", re.IGNORECASE)
+# The stem of a sidecar file is at most 4 bytes per character, and a suffix follows.
+_MAX_STEM_CHARACTERS = 48
 
 
 # Templates and tokens.
@@ -250,6 +260,29 @@ def strip_record_suffixes(name: str) -> str:
     'sea/gull'
     """
     return _RECORD_SUFFIXES.sub("", name) or name
+
+
+def sidecar_stem(name: str) -> str:
+    """Return a name without any suffix of TFRecord files, for a sidecar file.
+
+    >>> sidecar_stem("birds-train.tfrecord-00000-of-00008"), sidecar_stem("birds-train")
+    ('birds-train-00000-of-00008', 'birds-train')
+    """
+    directory, base = posixpath.split(name)
+    while (shorter := _RECORDS_ANYWHERE.sub("", base)) != base:
+        base = shorter
+    return posixpath.join(directory, base)
+
+
+def unique_sidecar_stem(names: Sequence[str]) -> str:
+    """Return the start of the name of a sidecar file of these shards, and of no others.
+
+    >>> unique_sidecar_stem(["birds.tfrecord"]), unique_sidecar_stem(["birds.tfrec"])
+    ('birds-30fb7dd06235', 'birds-346cb2211503')
+    """
+    digest = hashlib.blake2b("\0".join(names).encode(errors="surrogatepass"), digest_size=6)
+    stem = sidecar_stem(posixpath.basename(names[0])) if len(names) == 1 else ""
+    return f"{stem[:_MAX_STEM_CHARACTERS] or 'covey'}-{digest.hexdigest()}"
 
 
 def label_file(path: tuple[str, ...]) -> str | None:

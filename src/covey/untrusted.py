@@ -29,7 +29,7 @@ from covey.errors import (
     adapt_remedy,
     checks_keywords,
 )
-from covey.urls import redact, shown
+from covey.urls import is_path, parse_path, redact, shown
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -117,7 +117,7 @@ def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Resul
             raise
         except (OSError, MemoryError) as error:
             path: Any = args[0] if args else kwargs.get("path")
-            name = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else "the files"
+            name = parse_path(path) if is_path(path) else "the files"
             if isinstance(error, OSError):
                 raise storage_error(error, name) from error
             raise DatasetError("there is not enough memory to read it", path=shown(name)) from error

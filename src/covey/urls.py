@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
-from covey.errors import StorageError
+from covey.errors import DatasetError, StorageError
+
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A path or URL as an argument; also a scalar array or tensor of a string."""
 
 # At least two letters: "C://data" is a path on a drive.
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
@@ -29,6 +32,9 @@ _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/[^\s'\"<>]*")
 
 # The begin of the query of a URL other than HTTP; any other "?" is part of a pattern.
 _QUERY = re.compile(r"[?#][\w.~%+\-\[\]]+=")
+
+# A URL of which pathlib has removed a slash.
+_CUT_URL = re.compile(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]")
 
 _HOST = re.compile(r"[^:]*(:\d+)?|\[[^\]]*\](:\d+)?")
 
@@ -149,14 +155,30 @@ def is_remote(path: str) -> bool:
     return local_path(path) is None
 
 
-def check_slashes(path: str | os.PathLike[str]) -> str:
-    """Return a path as a string.
+def is_path(path: object) -> bool:
+    """Return whether a value is one path: a string, bytes, a Path, or a scalar array of these."""
+    return isinstance(_unwrapped(path), (str, bytes, os.PathLike))
+
+
+def parse_path(path: object, option: str = "path") -> str:
+    """Return a path or URL as a string.
+
+    Args:
+        path: A string, bytes, ``os.PathLike``, or a scalar array or tensor of a string.
+        option: Name of the argument, for the error.
 
     Raises:
+        DatasetError: If it is not a path.
         StorageError: If it is a URL of which pathlib has removed a slash.
+
+    >>> parse_path(b"data/birds")
+    'data/birds'
     """
-    text = os.fspath(path)
-    if not isinstance(path, str) and re.search(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]", text):
+    value = _unwrapped(path)
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise DatasetError(option=option, found=path, allowed="a str, bytes or os.PathLike")
+    text = str(os.fsdecode(value))
+    if isinstance(value, os.PathLike) and _CUT_URL.search(text):
         raise StorageError(
             "a Path cannot be a URL, because it loses a slash",
             path=shown(text),
@@ -165,13 +187,34 @@ def check_slashes(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def check_local(path: str | os.PathLike[str]) -> str:
-    """Return a path that must be local, as a string.
+def parse_paths(paths: object, option: str = "path") -> str | list[str]:
+    """Return a path as a string, or several paths, of any iterable, as a list of strings.
+
+    Raises:
+        DatasetError, StorageError: As :func:`parse_path`.
+    """
+    value = _unwrapped(paths)
+    if isinstance(value, (str, bytes, os.PathLike)) or not isinstance(value, Iterable):
+        return parse_path(paths, option)
+    return [parse_path(each, option) for each in value]
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the value of a tensor, as an array, or of a scalar array."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return value
+    if callable(getattr(value, "numpy", None)):
+        value = value.numpy()
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def check_local(path: object, option: str = "path") -> str:
+    """Return a path that must be local, as a string; `path` as for :func:`parse_path`.
 
     Raises:
         StorageError: If it is a URL.
     """
-    text = check_slashes(path)
+    text = parse_path(path, option)
     if is_remote(text):
         raise StorageError(
             "this is a URL; must be the path of a local file",

@@ -56,6 +56,11 @@ def import_dali(files, directory=None, **options):
     return DaliIndexBuilder(progress=False, directory=directory, **options).build(files)
 
 
+def idx_of(path):
+    """Return the path of the index file that covey writes for a shard."""
+    return f"{path.replace('.tfrecord', '')}.idx"
+
+
 def put_idx(files, change=lambda lines: lines):
     """Write the index files of shards, as DALI's tool does."""
     for path in files.paths:
@@ -78,17 +83,31 @@ def is_same(one, other):
 
 def test_export_matches_dalis_tool(files, tmp_path):
     written = export_dali(build(files), files)
-    assert written == [f"{path}.idx" for path in files.paths]
+    assert written == [idx_of(path) for path in files.paths]
     for path in files.paths:
-        with open(f"{path}.idx") as file:
+        with open(idx_of(path)) as file:
             assert file.read() == tfrecord2idx(path)
-    assert (tmp_path / "c.tfrecord.idx").read_text() == ""
+    assert (tmp_path / "c.idx").read_text() == ""
+
+
+def test_shards_that_differ_in_the_suffix_have_their_own_index_files(tmp_path):
+    names = ("sea.tfrecord/a.tfrecord", "sea.tfrecord/a.tfrec", "sea.tfrecord/b.TFRecords")
+    (tmp_path / "sea.tfrecord").mkdir()
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(b"".join(map(frame, encode(9, 9 * number))))
+    files = ShardFiles(LocalStorage(), str(tmp_path), names)
+    written = export_dali(build(files), files)
+    for path, shard in zip(written, files.paths, strict=True):
+        with open(path) as file:
+            assert file.read() == tfrecord2idx(shard)
+    assert written[2] == str(tmp_path / "sea.tfrecord" / "b.idx")
+    assert is_same(import_dali(files), build(files))
 
 
 def test_every_line_locates_a_record(files):
     export_dali(build(files), files)
     for path, first in zip(files.paths, (0, 30), strict=False):
-        with open(path, "rb") as shard, open(f"{path}.idx") as lines:
+        with open(path, "rb") as shard, open(idx_of(path)) as lines:
             for number, line in enumerate(lines):
                 offset, size = map(int, line.split())
                 shard.seek(offset)
@@ -101,8 +120,8 @@ def test_every_line_locates_a_record(files):
 def test_export_to_another_directory(files, tmp_path):
     directory = str(tmp_path / "idx" / "files")
     written = export_dali(build(files), files, directory)
-    assert written[0] == f"{directory}/a.tfrecord.idx"
-    assert not (tmp_path / "a.tfrecord.idx").exists()
+    assert written[0] == f"{directory}/a.idx"
+    assert not (tmp_path / "a.idx").exists()
     assert is_same(import_dali(files, directory), build(files))
 
 
@@ -112,9 +131,10 @@ def test_export_of_a_dataset(tmp_path):
     index = read_index(tmp_path, stem, read_metadata(tmp_path, stem))
     names = tuple(shard.name for shard in index.metadata.shards)
     files = ShardFiles(LocalStorage(), str(tmp_path), names)
-    for path in export_dali(index, files):
+    for path, shard in zip(export_dali(index, files), files.paths, strict=True):
+        assert path == idx_of(shard)
         with open(path) as file:
-            assert file.read() == tfrecord2idx(path.removesuffix(".idx"))
+            assert file.read() == tfrecord2idx(shard)
     assert covey.verify(tmp_path, progress=False).is_valid
 
 
@@ -183,7 +203,7 @@ def test_a_missing_index_file(files, tmp_path):
     (tmp_path / "a.tfrecord.idx").write_text(tfrecord2idx(files.paths[0]))
     with pytest.raises(covey.errors.DatasetError) as caught:
         import_dali(files)
-    assert caught.value.path == f"{files.paths[1]}.idx"
+    assert caught.value.path == idx_of(files.paths[1])
 
 
 def wrong(lines, number, line):
@@ -262,7 +282,7 @@ def test_remote_shards(files):
         storage.upload(path, storage.join("memory://dali", name))
     remote = ShardFiles(storage, storage.clean("memory://dali"), files.names)
     export_dali(build(files), remote)
-    assert storage.read("memory://dali/a.tfrecord.idx").decode() == tfrecord2idx(files.paths[0])
+    assert storage.read("memory://dali/a.idx").decode() == tfrecord2idx(files.paths[0])
     index, local = import_dali(remote), build(files)
     assert index.rows.tobytes() == local.rows.tobytes()
     assert index.metadata.features == local.metadata.features

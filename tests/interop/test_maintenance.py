@@ -267,10 +267,10 @@ def test_index_of_a_url(tmp_path, capsys, monkeypatch):
     assert names() == {"x.tfrecord"}
     assert split("info", url)["index"] == "fresh"
     assert not split("index", url)["built"]
-    parts = index_names("x.tfrecord")
+    parts = index_names("x-52d584dfce9f")
     assert names() == {"x.tfrecord", parts["rows"], parts["metadata"]}
     assert split("index", url, "--label", "kind", "--export-dali")["built"]
-    assert names() == {"x.tfrecord", "x.tfrecord.idx", *parts.values()}
+    assert names() == {"x.tfrecord", "x.idx", *parts.values()}
     assert not split("index", url)["built"]
     with covey.open(url) as dataset:
         assert tuple(dataset.classes) == NAMES

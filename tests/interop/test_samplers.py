@@ -26,6 +26,7 @@ from pictures import DECODERS, decoding_with, encode, pillow
 from pictures import draw as draw_picture
 from sampled import Lazy, X, Y, drawn, identity, is_fair, planned, repeat, run
 
+import covey.augmenters
 from covey import CoveyError, samplers
 from covey.errors import DatasetError, FeatureError, PlanError, SmallClassesWarning
 from covey.samplers import (
@@ -81,6 +82,13 @@ def test_positional_arguments_are_those_of_tensorflow_similarity(function):
     parameters = inspect.signature(function).parameters.values()
     found = [described(each) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert " ".join(found) == SIGNATURES[function]
+
+
+def test_position_of_load_example_fn_in_tensorflow_similarity_0_17():
+    with pytest.raises(PlanError) as caught:
+        MultiShotMemorySampler(X, Y, lambda item: item, 2)
+    assert caught.value.option == "classes_per_batch"
+    assert "by name" in caught.value.remedy
 
 
 def test_arguments_by_position_and_by_name():
@@ -451,6 +459,69 @@ def test_augmenter():
     assert x[12:24].tolist() == (-given_x).tolist()
 
 
+class Views(covey.augmenters.Augmenter):
+    def augment(self, x, y, num_augmentations_per_example, is_warmup):
+        return x * 0 + num_augmentations_per_example, y
+
+
+class Called:
+    def __call__(self, x, y, num_augmentations_per_example, is_warmup):
+        return x * 0 + num_augmentations_per_example, y
+
+
+def augmentations(x, y, num_augmentations_per_example, is_warmup, step=0):
+    return x * 0 + num_augmentations_per_example, y
+
+
+def examples(x, y, examples_per_class, is_warmup):
+    return x * 0 + examples_per_class, y
+
+
+@pytest.mark.parametrize(
+    "augmenter", [augmentations, functools.partial(augmentations), Called(), Views()]
+)
+def test_number_of_augmentations(augmenter):
+    def third(sampler):
+        (number,) = set(sampler[0][0].tolist())
+        return number
+
+    assert third(multi(X, Y, 3, 4, augmenter=augmenter)) == 0
+    assert third(multi(X, Y, 3, 4, augmenter=augmenter, num_augmentations_per_example=5)) == 5
+    assert third(multi(X, Y, 3, 4, augmenter=examples)) == 4
+    for each in (augmenter, examples):
+        assert third(single(X, each, 3)) == 2
+        assert third(single(X, each, 3, num_augmentations_per_example=7)) == 7
+    replaced = multi(X, Y, 3, 4, augmenter=examples)
+    replaced.augmenter = augmenter
+    assert third(replaced) == 0
+    with pytest.raises(PlanError) as caught:
+        multi(X, Y, num_augmentations_per_example=-1)
+    assert caught.value.option == "num_augmentations_per_example"
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax", "numpy"])
+@pytest.mark.parametrize("result", ["tensorflow", "numpy"])
+def test_type_that_the_augmenter_receives(framework, result):
+    seen = []
+
+    def augment(x, y, count, is_warmup):
+        seen.extend(type(each).__module__.partition(".")[0] for each in (x, y))
+        return x + 1, y
+
+    options = {"augmenter_framework": framework, "framework": result}
+    sampler = MultiShotMemorySampler(X, Y, 3, augmenter=augment, **options)
+    x, y = sampler[0]
+    assert set(seen) == {{"jax": "jaxlib"}.get(framework, framework)}
+    assert {type(x).__module__.partition(".")[0], type(y).__module__.partition(".")[0]} == {result}
+    expected = MultiShotMemorySampler(X, Y, 3, framework="numpy")[0]
+    assert np.array_equal(np.asarray(x), expected[0] + 1)
+    assert np.array_equal(np.asarray(y), expected[1])
+    assert len(SingleShotMemorySampler(X, augment, 3, **options).get_slice(0, 5)[0]) == 5
+    with pytest.raises(PlanError) as caught:
+        MultiShotMemorySampler(X, Y, augmenter_framework="mxnet")
+    assert caught.value.option == "augmenter_framework"
+
+
 class Shift:
     def __init__(self, by=100):
         self.by = by
@@ -527,6 +598,52 @@ def test_warmup(warmup):
 # Subclasses.
 
 
+class Underscored(Sampler):
+    """A sampler of TensorFlow Similarity 0.14 to 0.17."""
+
+    def _get_examples(self, batch_id, num_classes, examples_per_class):
+        y = np.repeat(np.arange(num_classes), examples_per_class)
+        return y + 100 * batch_id, y
+
+
+class Mixin:
+    def _get_examples(self, batch_id, num_classes, examples_per_class):
+        return np.zeros(num_classes), np.arange(num_classes)
+
+
+class Mixed(Mixin, Sampler):
+    pass
+
+
+class Negative(MultiShotMemorySampler):
+    def _get_examples(self, batch_id, num_classes, examples_per_class):
+        x, y = super()._get_examples(batch_id, num_classes, examples_per_class)
+        return -x, y
+
+
+class Again(Negative):
+    def get_examples(self, batch_id, num_classes, examples_per_class):
+        x, y = super().get_examples(batch_id, num_classes, examples_per_class)
+        return 10 * x, y
+
+
+class Last(Again):
+    pass
+
+
+def test_subclasses_with_either_name_of_get_examples():
+    sampler = Underscored(2, 3, steps_per_epoch=4, framework="numpy")
+    assert sampler[1][0].tolist() == [100] * 3 + [101] * 3
+    assert sampler.get_examples(0, 1, 1)[0].tolist() == [0]
+    assert Mixed(2, framework="numpy")[0][1].tolist() == [0, 1]
+    plain = multi(X, Y, 3)[2][0]
+    for kind, factor in ((Negative, -1), (Again, -10), (Last, -10)):
+        found = kind(X, Y, 3, framework="numpy")
+        assert found[2][0].tolist() == (factor * plain).tolist()
+        for name in ("get_examples", "_get_examples"):
+            assert getattr(found, name)(2, 3, 2)[0].tolist() == (factor * plain).tolist()
+
+
 class Custom(Sampler):
     """A sampler as users of TensorFlow Similarity write it."""
 
@@ -575,15 +692,35 @@ def test_get_examples_with_other_sizes():
 def test_slices():
     sampler = multi(X, Y, 2, class_list=[3, 4])
     x, y = sampler.get_slice()
-    assert x.tolist() == [number for number in X.tolist() if Y[number] in (3, 4)]
+    assert sorted(x.tolist()) == [number for number in X.tolist() if Y[number] in (3, 4)]
     assert np.array_equal(y, Y[x])
     assert sampler.get_slice(1, 3)[0].tolist() == x[1:4].tolist()
     assert sampler.get_slice(begin=10, size=2)[0].tolist() == x[10:].tolist()
     assert sampler.get_slice(12)[0].tolist() == sampler.get_slice(3, 0)[0].tolist() == []
-    assert multi(X, Y, total_examples_per_class=2).get_slice()[0].tolist() == list(range(20))
+    limited = multi(X, Y, total_examples_per_class=2).get_slice()[0]
+    assert sorted(limited.tolist()) == list(range(20))
     augmented = single(X + 100, repeat, 5).get_slice(2, 3)
     assert [part.tolist() for part in augmented] == [[102, 102, 103, 103, 104, 104],
                                                      [2, 2, 3, 3, 4, 4]]  # fmt: skip
+
+
+def test_slices_of_examples_that_are_sorted_by_class():
+    first, same, other = (
+        multi(X, np.sort(Y), seed=seed).get_slice(0, 20)[0].tolist() for seed in (1, 1, 2)
+    )
+    assert first == same != other
+    assert len(set(np.sort(Y)[first].tolist())) > 5
+
+
+def test_index_per_class():
+    names = np.array(["gull", "owl", "wren"])[Y % 3]
+    sampler = multi(X, names, class_list=["owl", "wren"], total_examples_per_class=7)
+    x, y = sampler.get_slice()
+    assert sorted(sampler.index_per_class) == ["owl", "wren"]
+    for name, positions in sampler.index_per_class.items():
+        assert len(positions) == 7
+        assert set(y[positions].tolist()) == {name}
+    assert set(names[x].tolist()) == {"owl", "wren"}
 
 
 @pytest.mark.parametrize(("begin", "size"), [(58, 3), (-1, 2), (61, -1), (0, -2), (0, 61)])

@@ -115,12 +115,27 @@ def train_again():
 def validate(validation_steps, **options):
     given, valid, model = sampler(), sampler(**options), Recorder()
     fit(model, given, validation_data=valid, validation_steps=validation_steps)
-    count = validation_steps or STEPS
-    steps = [epoch * STEPS + batch for epoch in range(EPOCHS) for batch in range(count)]
     tested = [x for x, _ in model.tested]
     return [
         model.seen == planned(given, range(STEPS * EPOCHS)),
-        tested == [planned(valid, range(s, s + 1))[0] for s in steps],
+        tested == planned(valid, range(validation_steps or STEPS)) * EPOCHS,
+        [given.epoch, valid.epoch],
+    ]
+
+
+def train_and_evaluate(how):
+    '''Evaluate with the training data between and in calls of fit.'''
+    given, model = sampler(**WORKERS[how]), Recorder()
+    for _ in range(2):
+        fit(model, given, epochs=1)
+        model.evaluate(given, verbose=0)
+        model.predict(given, verbose=0)
+    fit(model, given, epochs=2, validation_data=given)
+    tested = [x for x, _ in model.tested]
+    expected = [planned(given, range(n * STEPS, (n + 1) * STEPS)) for n in range(5)]
+    return [
+        model.seen == sum(expected[:4], []),
+        tested == sum(expected[1:], []),
         given.epoch,
     ]
 
@@ -193,6 +208,7 @@ print(json.dumps({
     "train shuffled": train_shuffled(),
     "train again": train_again(),
     "validate": [validate(None, workers=2), validate(3)],
+    "train and evaluate": {how: train_and_evaluate(how) for how in WORKERS},
     "evaluate": {how: evaluate(how) for how in ("alone", "processes")},
     "predict": {how: predict(how) for how in ("alone", "threads")},
     "learn": learn(),
@@ -253,7 +269,12 @@ def test_fit_again_and_with_another_epoch(found):
 
 
 def test_validation(found):
-    assert found["validate"] == [[True, True, 3], [True, True, 3]]
+    assert found["validate"] == [[True, True, [3, 0]], [True, True, [3, 0]]]
+
+
+@pytest.mark.parametrize("how", ["alone", "threads", "processes"])
+def test_evaluation_between_epochs(found, how):
+    assert found["train and evaluate"][how] == [True, True, 4]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +284,7 @@ def test_validation(found):
 def test_evaluate_and_predict(found, method, how):
     seen, planned, epoch = found[method][how]
     assert seen == planned
-    assert epoch == 1
+    assert epoch == 0
 
 
 def test_fit_gives_the_weights_of_numpy(found):

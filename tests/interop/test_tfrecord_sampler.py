@@ -1,5 +1,6 @@
 """TFRecordDatasetSampler: balanced batches of shards, and streams of shards without a label."""
 
+from collections import Counter
 from itertools import chain
 
 import boto3
@@ -213,11 +214,67 @@ def test_stream_of_balanced_shards(blocks, async_cycle):
     assert batches.element_spec[1] == tf.TensorSpec([CLASSES], tf.int64)
     found = []
     for x, y in batches:
-        assert async_cycle or is_exact(y, CLASSES // 2, 2)
+        assert is_exact(y, CLASSES // 2, 2)
         found.append(numbers(x))
     first, second = found[: COUNT // CLASSES], found[COUNT // CLASSES :]
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(COUNT))
     assert first != second
+    assert steps(batches) == found
+
+
+@pytest.mark.parametrize(
+    ("shards", "classes"), [(12, 5), (12, 7), (12, 8), (12, 10), (12, 11), (12, 12), (3, 2)]
+)
+def test_batches_that_straddle_epochs_have_distinct_classes(tmp_path, shards, classes):
+    for shard in range(shards):
+        put(tmp_path / f"s{shard}.tfrec", [example(shard * EACH)] * 3, FEATURES)
+    batches = TFRecordDatasetSampler(tmp_path, parse, 1, classes, num_repeat=60)
+    found = [tuple(y.numpy().tolist()) for _, y in batches]
+    assert all(len(set(batch)) == classes for batch in found)
+    assert set(Counter(chain(*found)).values()) <= {180, 179}  # a last incomplete batch is dropped
+    first, last = ({batch[place] for batch in found} for place in (0, -1))
+    assert len(first) > shards / 2 < len(last)
+    assert len({batch[:2] for batch in found}) > shards
+
+
+def test_streams_do_not_depend_on_the_global_seed(blocks):
+    found = []
+    for seed in (1, 2):
+        tf.random.set_seed(seed)
+        found.append(steps(TFRecordDatasetSampler(blocks, parse, 2, CLASSES), 25))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("async_cycle", [False, True])
+def test_resume_a_stream_from_checkpoint(blocks, tmp_path, async_cycle):
+    def sampler():
+        return iter(TFRecordDatasetSampler(blocks, parse, 2, 14, async_cycle=async_cycle))
+
+    expected = [numbers(x) for _, (x, _) in zip(range(50), sampler(), strict=False)]
+    iterator, other = sampler(), sampler()
+    for _ in range(20):
+        next(iterator)
+    saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "saved"))
+    tf.train.Checkpoint(iterator=other).read(saved)
+    assert [numbers(next(other)[0]) for _ in range(30)] == expected[20:]
+
+
+def test_streams_are_endless_unless_repeats_are_limited(blocks):
+    batches = TFRecordDatasetSampler(blocks, parse, 2, CLASSES)
+    assert int(batches.cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
+@pytest.mark.parametrize("shards", [1, 70])
+def test_shards_without_a_block(tmp_path, shards):
+    for shard in range(shards):
+        put(tmp_path / f"s{shard:02}.tfrec", [example(0)] * (shard % 2), FEATURES)
+    with pytest.raises(DatasetError) as raised:
+        TFRecordDatasetSampler(tmp_path, parse, 2, 4)
+    assert (raised.value.option, raised.value.found) == ("example_per_class", 2)
+    put(tmp_path / "s69b.tfrec", [example(0)] * 2, FEATURES)  # not among those that are checked
+    with pytest.warns(UserWarning, match="fewer than 2 records"):
+        batches = TFRecordDatasetSampler(tmp_path, parse, 2, 4, num_repeat=3)
+    assert steps(batches) == [[0, 0, 0, 0]]
 
 
 def test_order_of_streamed_shards_depends_on_the_seed(blocks):

@@ -19,6 +19,7 @@ from covey.cli.info import histogram
 from covey.index import index_names
 
 NAMES = ("crow", "owl", "wren")
+STEM = "x-52d584dfce9f"  # of x.tfrecord
 SHARD = "birds-train.tfrecord-00000-of-00003"
 
 
@@ -330,7 +331,7 @@ def test_index_of_a_file(file, tmp_path, capsys):
     assert output[1].split() == header
     assert output[2].split()[:5] == ["all", "6", "3", "2", "1"]
     assert output[2].split()[-3:-2] == ["built"]
-    names = index_names("x.tfrecord")
+    names = index_names(STEM)
     assert sorted(os.listdir(tmp_path)) == sorted(["x.tfrecord", *names.values()])
     with covey.open(file) as dataset:
         assert tuple(dataset.classes) == NAMES
@@ -351,9 +352,9 @@ def test_index_is_rebuilt_only_if_needed(file, tmp_path, capsys):
     assert is_built()
     content = run_json(capsys, "index", file)["splits"]["all"]
     assert (content["label"], content["records"]) == ("x", 7)
-    (tmp_path / "x.tfrecord.index.npy").write_bytes(b"")
+    (tmp_path / f"{STEM}.index.npy").write_bytes(b"")
     assert is_built()
-    (tmp_path / "x.tfrecord.index.json").write_text("{")
+    (tmp_path / f"{STEM}.index.json").write_text("{")
     assert is_built("--label", "@file")
     assert not is_built("--label", "@file")
 
@@ -362,7 +363,7 @@ def test_index_without_a_label_replaces_one_with_a_label(file, tmp_path, capsys)
     run(capsys, "index", file, "--label", "species")
     file.write_bytes(frame(covey.Features({"y": "float32"}).encode({"y": 1.0})))
     assert "no label" in run(capsys, "index", file)
-    assert not (tmp_path / "x.tfrecord.classes.npy").exists()
+    assert not (tmp_path / f"{STEM}.classes.npy").exists()
     assert run(capsys, "verify", file).endswith("no problems\n")
 
 
@@ -413,7 +414,7 @@ def test_index_that_cannot_be_written(file, capsys, monkeypatch):
 
 def test_index_to_and_from_dali(directory, capsys):
     output = run(capsys, "index", "birds", "--export-dali").splitlines()
-    assert output[-1] == f"4 DALI index files written, such as {SHARD}.idx"
+    assert output[-1] == "4 DALI index files written, such as birds-train-00000-of-00003.idx"
     rows = (directory / "birds-train.index.npy").read_bytes()
     run(capsys, "index", "birds", "--export-dali", "idx")
     assert len(os.listdir("idx")) == 4
@@ -424,7 +425,7 @@ def test_index_to_and_from_dali(directory, capsys):
     assert (directory / "birds-train.index.npy").read_bytes() == rows
     assert "built" in run(capsys, "index", "birds", "--import-dali")
     assert run(capsys, "verify", "birds").endswith("no problems\n")
-    with open("idx/birds-train.tfrecord-00001-of-00003.idx", "a") as file:
+    with open("idx/birds-train-00001-of-00003.idx", "a") as file:
         file.write("five\n")
     output = error_of(capsys, "index", "birds", "--import-dali", "idx")
-    assert "idx/birds-train.tfrecord-00001-of-00003.idx:21: the line is b'five'" in output
+    assert "idx/birds-train-00001-of-00003.idx:21: the line is b'five'" in output

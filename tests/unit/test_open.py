@@ -183,8 +183,9 @@ def test_path_without_records(directory, monkeypatch, path, where, message):
 
 @pytest.mark.parametrize("path", [None, 3, [3]])
 def test_path_of_another_type(path):
-    with pytest.raises(TypeError):
+    with pytest.raises(DatasetError) as caught:
         opened(path)
+    assert (caught.value.option, caught.value.found) == ("path", 3 if path else None)
 
 
 def test_missing_shard(birds):

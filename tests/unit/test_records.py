@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import RecordReader, RecordWriter
-from covey.errors import ClosedError, CorruptRecordError
+from covey.errors import ClosedError, CorruptRecordError, DatasetError
 from covey.tfrecord import Block
 from covey.tfrecord.compression import detect_compression
 
@@ -391,10 +391,10 @@ def test_file_that_accepts_no_bytes():
 # Arguments.
 
 
-@pytest.mark.parametrize("source", [None, 5, b"path"], ids=str)
+@pytest.mark.parametrize("source", [None, 5, [b"path"]], ids=str)
 @pytest.mark.parametrize("kind", [RecordReader, RecordWriter])
 def test_invalid_source(kind, source):
-    with pytest.raises(TypeError, match="must be a path or a binary file"):
+    with pytest.raises(DatasetError, match="must be a path or a binary file"):
         kind(source)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey import RecordReader, RecordWriter
-from covey.errors import CorruptRecordError
+from covey.errors import CorruptRecordError, DatasetError
 from covey.results import SkippedRecord
 from covey.tfrecord import Block
 from covey.tfrecord.recovery import salvage
@@ -419,7 +419,7 @@ def test_invalid_arguments():
         salvage("x", compression="ZIP")
     with pytest.raises(ValueError, match="max_record_bytes is -1"):
         salvage("x", max_record_bytes=-1)
-    with pytest.raises(TypeError, match="of type int; must be a path or a binary file"):
+    with pytest.raises(DatasetError, match="source is 5; must be a path or a binary file"):
         salvage(5)
     with pytest.raises(FileNotFoundError):
         list(salvage("there-is-no-such-file"))

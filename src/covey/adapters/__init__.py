@@ -21,15 +21,19 @@ Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
-def check_framework(framework: Framework) -> Framework:
+def check_framework(framework: Framework, option: str = "framework") -> Framework:
     """Return the argument `framework`.
+
+    Args:
+        framework: The argument.
+        option: Its name, for the error.
 
     Raises:
         PlanError: If it is not the name of a supported framework.
     """
     if framework not in FRAMEWORKS:
         raise PlanError(
-            option="framework",
+            option=option,
             found=framework,
             choices=FRAMEWORKS,
         )

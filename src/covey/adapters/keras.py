@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
+import threading
+from types import FrameType
 from typing import Any
 
 from covey.adapters import FRAMEWORKS, Framework
@@ -39,6 +42,22 @@ def is_worker() -> bool:
     return multiprocessing.current_process().name.startswith("Keras_worker")
 
 
+def _is_evaluation() -> bool:
+    """Return whether ``evaluate`` or ``predict`` of Keras is calling, not ``fit``.
+
+    Keras calls the same hooks of a dataset for all of them, in the thread of the caller, and passes
+    no arguments: only the stack tells them apart.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_name
+        is_keras = str(frame.f_globals.get("__name__")).startswith("keras.")
+        if is_keras and name in ("fit", "evaluate", "predict"):
+            return name != "fit"
+        frame = frame.f_back
+    return False
+
+
 class EpochCounter:
     """Decides which calls of ``on_epoch_end`` end an epoch.
 
@@ -46,7 +65,8 @@ class EpochCounter:
     ``on_epoch_end`` when ``fit`` or ``evaluate`` resets its iterator; and, if the model or its loss
     is not built, it requests one batch between both calls first. These calls are recognised by the
     batches that were requested, and do not count. Without ``on_epoch_begin``, a call counts if all
-    batches of an epoch were requested, as in a loop of the user.
+    batches of an epoch were requested, as in a loop of the user. Calls from ``evaluate`` and
+    ``predict``, and from the validation in ``fit``, do not count.
 
     If workers prefetch, the requests that build the model look like an epoch, which is counted.
     Keras then returns the batches of that epoch that were prefetched before those of the next one:
@@ -63,12 +83,17 @@ class EpochCounter:
     def __init__(self, batches: int) -> None:
         self._batches = batches
         self._is_running = False
+        self._is_evaluation = False
+        # The thread of a completed evaluation: others may still prefetch for it.
+        self._evaluator: int | None = None
         self._was_reset = False
         self._first_requests: set[int] = set()  # at most two
         self._ends_requested: set[int] = set()  # of the first and the last batch
 
     def request(self, batch_id: int) -> None:
         """Record the request of a batch."""
+        if self._is_evaluation or self._evaluator not in (None, threading.get_ident()):
+            return
         if len(self._first_requests) < 2:
             self._first_requests.add(batch_id)
         if batch_id in (0, self._batches - 1):
@@ -76,11 +101,19 @@ class EpochCounter:
 
     def begin(self) -> None:
         """Record a call of ``on_epoch_begin``."""
+        self._is_evaluation = _is_evaluation()
+        if self._is_evaluation:
+            return
+        self._evaluator = None
         self._is_running = True
         self._first_requests, self._ends_requested = set(), set()
 
     def end(self) -> bool:
         """Record a call of ``on_epoch_end``, and return whether an epoch has ended."""
+        self._is_evaluation, self._evaluator = False, None
+        if _is_evaluation():
+            self._evaluator = threading.get_ident()
+            return False
         was_running, requests, ends = self._is_running, self._first_requests, self._ends_requested
         self._is_running = False
         self._first_requests, self._ends_requested = set(), set()

@@ -22,7 +22,7 @@ A valid index is kept.
 examples:
   covey index photos --label species
   covey index 'photos/*.tfrec' --label @file        one class per file
-  covey index data/birds --export-dali              writes <shard>.idx beside each shard
+  covey index data/birds --export-dali              writes index files for DALI
   covey index data/birds --import-dali idx_files
 """
 

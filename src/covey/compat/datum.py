@@ -42,7 +42,7 @@ from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.storage import LocalStorage
 from covey.tfrecord import Block
-from covey.urls import check_local
+from covey.urls import AnyPath, check_local
 from covey.writing.options import DEFAULT_MEMORY_LIMIT, DEFAULT_SHARD_BYTES, WriteOptions
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
@@ -99,7 +99,7 @@ class TFRecordWriter:
         self,
         generator: Callable[..., Iterable[tuple[Any, Mapping[str, Any]]]],
         serializer: Callable[[Any], bytes],
-        path: str | os.PathLike[str],
+        path: AnyPath,
         split: str,
         total_examples: int | None,
         sparse_features: Iterable[str] | None = None,
@@ -123,7 +123,7 @@ class TFRecordWriter:
         self.serializer = serializer
         self.path = check_local(path)
         # Absolute, because the generator may change the working directory.
-        self._directory = Path(os.path.abspath(path))
+        self._directory = Path(os.path.abspath(self.path))
         self.split = split
         self.total_examples = None if total_examples is None else int(total_examples)
         self.sparse_features = list(sparse_features or ())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
 import importlib
 import os
 import posixpath
@@ -19,7 +18,14 @@ from typing import Any
 
 from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_version
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
-from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
+from covey.filenames import (
+    INFO_FILE,
+    has_sidecar_suffix,
+    has_token,
+    is_record_file,
+    is_staging,
+    unique_sidecar_stem,
+)
 from covey.index import ShardFiles
 from covey.labels import declared_label
 from covey.schema import Features
@@ -28,7 +34,7 @@ from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import RegularFile, os_errors
-from covey.urls import shown
+from covey.urls import AnyPath, parse_paths, shown
 
 # Shards whose names contain their number and count.
 _NUMBERED = re.compile(
@@ -42,8 +48,6 @@ _REREAD_DELAY_S = 0.05
 
 ALL = "all"
 """The split of files whose names contain no split."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Layout:
 
 
 def find_layout(
-    path: PathLike | Iterable[PathLike],
+    path: AnyPath | Iterable[AnyPath],
     *,
     storage_options: Mapping[str, Any] | None = None,
     cache_bytes: int | None = None,
@@ -122,13 +126,12 @@ def find_layout(
     Raises:
         DatasetError: If there are no TFRecord files.
     """
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        listed = [os.fsdecode(each) for each in path]
-        if not listed:
+    text = parse_paths(path)
+    if not isinstance(text, str):
+        if not text:
             raise DatasetError("the list of files to open is empty")
-        storage = open_storage(listed[0], storage_options, cache_bytes=cache_bytes)
-        return files_layout(storage, [storage.clean(each) for each in listed])
-    text = os.fsdecode(path)
+        storage = open_storage(text[0], storage_options, cache_bytes=cache_bytes)
+        return files_layout(storage, [storage.clean(each) for each in text])
     if not text:
         raise DatasetError("the path to open is empty", remedy="'.' is the current directory")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
@@ -422,10 +425,7 @@ def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
     """Return the stem of the index of files, which must differ from those of other files."""
     if directory is not None:
         return f"covey-{split}"
-    if len(names) == 1:
-        return posixpath.basename(names[0])
-    text = "\0".join(names).encode(errors="surrogatepass")
-    return f"covey-{hashlib.blake2b(text, digest_size=6).hexdigest()}"
+    return unique_sidecar_stem(names)
 
 
 def _common_directory(storage: Storage, paths: Sequence[str]) -> str:

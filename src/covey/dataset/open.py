@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from covey.schema.merge import unify
 from covey.splits import SplitTerm, parse_split, resolve_split
 from covey.tfrecord.reader import OnError
 from covey.untrusted import reports_errors
+from covey.urls import AnyPath
 
 # Missing shards that a message lists.
 _MAX_LISTED = 5
@@ -31,7 +31,7 @@ _MAX_LISTED = 5
 
 @reports_errors
 def open(  # noqa: A001 - like gzip.open
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
     label: str | Callable[[Mapping[str, Any]], int | str] | None = None,

@@ -2,14 +2,16 @@
 
 ::
 
-    0 262          birds.tfrecord.idx: the first frame begins at byte 0 and has 262 bytes,
+    0 262          birds.idx: the first frame of birds.tfrecord begins at byte 0 and has 262 bytes,
     262 270        header and footer included; the next frame follows it
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FormatError
+from covey.filenames import sidecar_stem, unique_sidecar_stem
 from covey.index.build import IndexBuilder, ShardFiles
 from covey.index.read import Index
 from covey.storage import open_storage
@@ -36,20 +39,30 @@ def export_dali(index: Index, files: ShardFiles, directory: str | None = None) -
         directory: The directory to write to; by default that of the shards.
 
     Returns:
-        The paths of the files: the name of each shard with ``.idx`` appended.
+        The paths of the files: the name of each shard without ``.tfrecord``, and with ``.idx``
+        appended.
     """
     if index.metadata.compression is not None:
         raise _compressed(index.metadata.compression, files.directory)
     storage = files.storage if directory is None else open_storage(directory)
     target = files.directory if directory is None else directory
     written = []
+    stems = [sidecar_stem(shard.name) for shard in index.metadata.shards]
+    counts = Counter(stems)
     for number, shard in enumerate(index.metadata.shards):
         rows = index.rows[index.first_records[number] : index.first_records[number + 1]]
         sizes = rows["length"].astype(np.int64) + FRAME_BYTES
         lines = (f"{a} {b}\n" for a, b in zip(rows["offset"].tolist(), sizes.tolist(), strict=True))
-        written.append(storage.join(target, f"{shard.name}.idx"))
+        stem = stems[number] if counts[stems[number]] == 1 else _unique_stem(shard.name)
+        written.append(storage.join(target, f"{stem}.idx"))
         storage.write(written[-1], "".join(lines).encode())
     return written
+
+
+def _unique_stem(name: str) -> str:
+    """Return the start of the name of the file if several shards differ only in their suffix."""
+    directory, base = posixpath.split(name)
+    return posixpath.join(directory, unique_sidecar_stem([base]))
 
 
 @dataclass(frozen=True)
@@ -100,16 +113,16 @@ class DaliIndexBuilder(IndexBuilder):
         storage = files.storage if self.directory is None else open_storage(self.directory)
         directory = files.directory if self.directory is None else self.directory
         name = files.names[shard]
-        # The suffix is appended to that of the shard, or replaces it.
-        names = (f"{name}.idx", f"{os.path.splitext(name)[0]}.idx")
-        paths = [storage.join(directory, each) for each in names]
+        # Other programs append the suffix to that of the shard, or replace it.
+        stems = (_unique_stem(name), sidecar_stem(name), name, os.path.splitext(name)[0])
+        paths = [storage.join(directory, f"{stem}.idx") for stem in stems]
         for path in paths:
             try:
                 with storage.open_stream(path) as stream:
                     return stream.read(), path
             except FileNotFoundError:
                 continue
-        raise DatasetError("DALI's index file of the shard does not exist", path=paths[0])
+        raise DatasetError("DALI's index file of the shard does not exist", path=paths[1])
 
 
 @dataclass

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import FormatError
+from covey.filenames import sidecar_stem
 from covey.schema import ClassLabel, Features
 from covey.schema.image_summary import ImageSummary
 from covey.schema.json import features_from_json, features_to_json
@@ -59,6 +60,7 @@ def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
 
 def index_names(stem: str) -> dict[str, str]:
     """Return the file names of an index by content; the stem is ``<dataset>-<split>``."""
+    stem = sidecar_stem(stem)  # the name of a dataset is read from a file
     return {
         "rows": f"{stem}.index.npy",
         "by_class": f"{stem}.by_class.npy",

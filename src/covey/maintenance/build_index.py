@@ -19,17 +19,18 @@ from covey.maintenance.info import IndexState, find_index_state
 from covey.maintenance.report import choose_splits
 from covey.results import IndexResult
 from covey.untrusted import reports_errors
+from covey.urls import AnyPath, parse_path
 
 
 @reports_errors
 def build_index(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
     label: str | None = None,
     force: bool = False,
-    from_dali: str | bool = False,
-    to_dali: str | bool = False,
+    from_dali: AnyPath | bool = False,
+    to_dali: AnyPath | bool = False,
     mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -73,8 +74,8 @@ def _build_split(
     label: str | None,
     options: IndexBuilder,
     force: bool,
-    from_dali: str | bool,
-    to_dali: str | bool,
+    from_dali: AnyPath | bool,
+    to_dali: AnyPath | bool,
 ) -> IndexResult:
     started = time.perf_counter()
     split = layout.splits[name]
@@ -88,7 +89,7 @@ def _build_split(
         _store(split, index)
     exported: list[str] = []
     if to_dali is not False:
-        exported = export_dali(index, split.files, to_dali if isinstance(to_dali, str) else None)
+        exported = export_dali(index, split.files, _dali_directory(to_dali, "to_dali"))
     seconds = time.perf_counter() - started
     return IndexResult(name, index, is_new, tuple(exported), _differences(split, index), seconds)
 
@@ -99,7 +100,7 @@ def _build(
     state: IndexState,
     label: str | None,
     options: IndexBuilder,
-    from_dali: str | bool,
+    from_dali: AnyPath | bool,
 ) -> Index:
     metadata = state.metadata
     builder = replace(
@@ -119,7 +120,7 @@ def _build(
             mmap=options.mmap,
             threads=options.threads,
             progress=options.progress,
-            directory=from_dali if isinstance(from_dali, str) else None,
+            directory=_dali_directory(from_dali, "from_dali"),
         )
     if metadata is not None and label in (None, metadata.label) and state.kind != "stale":
         # The features or classes of the old index may not be those of the records.
@@ -130,6 +131,11 @@ def _build(
         with contextlib.suppress(DatasetError, ExampleError, FeatureError):
             return replace(builder, label=metadata.label).build(split.files)
     return builder.build(split.files)
+
+
+def _dali_directory(directory: AnyPath | bool, option: str) -> str | None:
+    """Return the directory of DALI's index files; None for that of the shards."""
+    return None if directory is True else parse_path(directory, option)
 
 
 def _store(split: SplitFiles, index: Index) -> None:

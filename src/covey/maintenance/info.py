@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -34,6 +33,7 @@ from covey.schema.infer import survey_block, survey_kinds
 from covey.schema.merge import unify
 from covey.splits import SplitTerm
 from covey.untrusted import reports_errors
+from covey.urls import AnyPath
 
 MAX_SAMPLE_EXAMPLES = 1000
 """Number of examples of a split whose values are summarized without ``deep=True``."""
@@ -43,7 +43,7 @@ _MAX_SAMPLE_READS = 4
 
 @reports_errors
 def info(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
     deep: bool = False,

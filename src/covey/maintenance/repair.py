@@ -54,7 +54,7 @@ from covey.storage import is_remote
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
-from covey.urls import shown
+from covey.urls import AnyPath, is_path, parse_path, shown
 from covey.writing.options import WriteOptions
 from covey.writing.recovery import clean_up
 from covey.writing.shards import Cuts
@@ -66,8 +66,8 @@ Mode = Literal["error", "overwrite"]
 
 @reports_errors
 def repair(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    output: str | os.PathLike[str] | None = None,
+    path: AnyPath | Iterable[AnyPath],
+    output: AnyPath | None = None,
     *,
     split: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
@@ -115,14 +115,14 @@ def repair(
     if mode not in ("error", "overwrite"):
         raise DatasetError(option="mode", found=mode, choices=("error", "overwrite"))
     if output is None:
-        if not isinstance(path, (str, os.PathLike)):
+        if not is_path(path):
             allowed = "a directory or URL if the path is a list of files"
             raise DatasetError(option="output", found=None, allowed=allowed)
-        deleted = clean_up(_find_directory(os.fsdecode(path), storage_options), storage_options)
+        deleted = clean_up(_find_directory(parse_path(path), storage_options), storage_options)
         seconds = time.perf_counter() - started
         return RepairResult(shown_path(path), shown_path(path), (), (), seconds, tuple(deleted))
     layout = find_readable_layout(path, storage_options, Problems())
-    target = os.fsdecode(output)
+    target = parse_path(output, "output")
     # Files whose names do not contain a split are training data.
     targets = {name: "train" if name == ALL else name for name in choose_splits(layout, split)}
     for name in targets.values():

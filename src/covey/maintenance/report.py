@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,18 +12,14 @@ from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, list_names
-from covey.filenames import INFO_FILE, newest_versions
+from covey.filenames import INFO_FILE, newest_versions, record_file_stem
 from covey.index import ShardFiles
 from covey.results import Problem
 from covey.schema import Features
 from covey.schema.tfds_read import features_from_tfds
 from covey.storage import Storage, open_storage
-from covey.urls import shown
+from covey.urls import AnyPath, is_path, parse_path, shown
 
-Path = str | os.PathLike[str]
-
-_SHARD_NAME = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$", re.IGNORECASE)
-_SIDECAR_SUFFIXES = (".idx", ".npy", ".json", ".txt")
 _METADATA_SUFFIXES = (".json", ".txt")
 
 
@@ -70,7 +65,7 @@ def reason_of(error: Exception) -> str:
 
 
 def find_readable_layout(
-    path: Path | Iterable[Path], storage_options: Mapping[str, Any] | None, problems: Problems
+    path: AnyPath | Iterable[AnyPath], storage_options: Mapping[str, Any] | None, problems: Problems
 ) -> Layout:
     """Find the layout at a path, even if a metadata file of the dataset is corrupt.
 
@@ -84,9 +79,9 @@ def find_readable_layout(
         return find_layout(path, storage_options=storage_options)
     except (FormatError, FeatureError) as error:
         corrupt = error.path or ""
-        if not corrupt.endswith(_METADATA_SUFFIXES) or not isinstance(path, (str, os.PathLike)):
+        if not corrupt.endswith(_METADATA_SUFFIXES) or not is_path(path):
             raise
-        storage = open_storage(path, storage_options)
+        storage = open_storage(parse_path(path), storage_options)
         problems.add(storage.name(corrupt), reason_of(error))
         return _find_shards(storage, storage.parent(corrupt), storage_options)
 
@@ -114,7 +109,7 @@ def _find_shards(storage: Storage, directory: str, options: Mapping[str, Any] | 
         }
         return Layout(kind, directory, storage, splits, features, info)
     listed = newest_versions(storage.name(each) for each in storage.list(directory))
-    shards = [storage.join(directory, each) for each in listed if shard_stem(each)]
+    shards = [storage.join(directory, each) for each in listed if record_file_stem(each)]
     if not shards:
         return Layout(kind, directory, storage, {}, features)
     found = find_layout([storage.address(each) for each in shards], storage_options=options)
@@ -133,18 +128,8 @@ def _readable_features(storage: Storage, directory: str) -> Features | None:
 
 def _index_stem(split: SplitFiles) -> str:
     """Return the stem of the index files, which is that of the shards if they have the same."""
-    first, *others = {shard_stem(name) for name in split.files.names}
+    first, *others = {record_file_stem(name) for name in split.files.names}
     return first if first and not others else split.stem
-
-
-def shard_stem(name: str) -> str | None:
-    """Return the part of a shard's name before the suffix; None if it is not the name of a shard.
-
-    >>> shard_stem("birds-train.tfrecord-00000-of-00008"), shard_stem("x.tfrecord.idx")
-    ('birds-train', None)
-    """
-    found = _SHARD_NAME.search(name)
-    return name[: found.start()] if found and not name.lower().endswith(_SIDECAR_SUFFIXES) else None
 
 
 def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
@@ -171,6 +156,6 @@ def thread_count(threads: int | None) -> int:
     return threads or cpu_count()
 
 
-def shown_path(path: Path | Iterable[Path]) -> str:
+def shown_path(path: AnyPath | Iterable[AnyPath]) -> str:
     """Return the path for messages, without credentials."""
-    return shown(os.fsdecode(path)) if isinstance(path, (str, os.PathLike)) else "a list of files"
+    return shown(parse_path(path)) if is_path(path) else "a list of files"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -20,6 +19,7 @@ from covey.filenames import (
     SHARD_INFO_FILE,
     has_token,
     parse_version_file,
+    record_file_stem,
 )
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
@@ -29,7 +29,6 @@ from covey.maintenance.report import (
     choose_splits,
     find_readable_layout,
     reason_of,
-    shard_stem,
     shown_path,
     thread_count,
 )
@@ -44,11 +43,12 @@ from covey.schema import Features
 from covey.schema.datum import datum_features, datum_splits
 from covey.schema.merge import add_classes
 from covey.untrusted import reports_errors
+from covey.urls import AnyPath
 
 
 @reports_errors
 def verify(
-    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
     mmap: bool = True,
@@ -232,7 +232,7 @@ def _compare_directory(
         )
         if has_token(name) or is_old:
             continue  # of a version that was replaced or not committed
-        stem = shard_stem(name)
+        stem = record_file_stem(name)
         if stem and (all_splits or stem in stems) and name not in listed:
             problems.add(name, f"the file is named like a shard, but {INFO_FILE} does not list it")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +12,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.reader import OnError
+from covey.urls import AnyPath, parse_paths
 
 # Approximate size of the task of a decoding thread: large enough that the overhead is negligible,
 # small enough for the CPU cache.
@@ -20,7 +20,7 @@ _TASK_BYTES = 2 << 20
 
 
 def read_batches(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    paths: AnyPath | Iterable[AnyPath],
     features: Features,
     batch_size: int = 128,
     *,
@@ -56,7 +56,8 @@ def read_batches(
     workers = cpu_count() if threads is None else threads
     if workers < 1:
         raise ValueError(f"threads is {threads}; must be an integer >= 1")
-    files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    parsed = parse_paths(paths, "paths")
+    files = [parsed] if isinstance(parsed, str) else parsed
     selected = features if names is None else features.select(names)
     options: dict[str, Any] = {
         "compression": compression,
@@ -71,7 +72,7 @@ def read_batches(
 
 
 def _blocks(
-    paths: Sequence[str | os.PathLike[str]], options: dict[str, Any], skipped: list[SkippedRecord]
+    paths: Sequence[str], options: dict[str, Any], skipped: list[SkippedRecord]
 ) -> Iterator[Block]:
     for path in paths:
         with RecordReader(path, **options) as reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -18,21 +19,41 @@ from covey.plan.base import BatchKey, check_int
 Augmenting = Callable[..., tuple[Any, Any]]
 
 
+def _takes_augmentations(augmenter: Augmenting) -> bool:
+    """Return whether the third parameter is the number of augmentations, not of examples."""
+    # The parameters of Augmenter.__call__ have other names than those of a subclass's method.
+    for function in (augmenter, getattr(augmenter, "augment", None)):
+        try:
+            names = list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # not a function, or a builtin without a signature
+            continue
+        if names[2:3] == ["num_augmentations_per_example"]:
+            return True
+    return False
+
+
 class Sampler(PyDataset, metaclass=ABCMeta):
     """Batches of P classes with K examples of each; a ``keras.utils.PyDataset`` if Keras exists.
 
-    Subclasses return the examples of a batch in :meth:`get_examples`.
+    Subclasses return the examples of a batch in :meth:`get_examples`, or in ``_get_examples``, as
+    TensorFlow Similarity calls it since 0.14.
 
     Args:
         classes_per_batch: P.
         examples_per_class_per_batch: K.
         steps_per_epoch: Number of batches per epoch.
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns x and y, with
-            any number of examples. If it has a parameter named ``rng``, ``step`` or ``row``, it
-            receives it, as in :class:`covey.loader.LoadOptions`.
+            any number of examples. If its third parameter is named
+            ``num_augmentations_per_example``, it receives that number instead. If it has a
+            parameter named ``rng``, ``step`` or ``row``, it receives it, as in
+            :class:`covey.loader.LoadOptions`.
         warmup: Number of epochs in which ``is_warmup`` is True; none if it is < 1.
         framework: Type of the batches: ``"tensorflow"``, ``"torch"``, ``"jax"`` or ``"numpy"``
             (default: the backend of Keras, or numpy without Keras).
+        augmenter_framework: Type of x and y that the augmenter receives, as for `framework`
+            (default: numpy). Its result may be of any type.
+        num_augmentations_per_example: Number that is passed to an augmenter whose third parameter
+            has this name.
         options: ``workers``, ``use_multiprocessing`` and ``max_queue_size`` of Keras.
     """
 
@@ -45,6 +66,8 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         warmup: int = -1,
         *,
         framework: Framework | None = None,
+        augmenter_framework: Framework = "numpy",
+        num_augmentations_per_example: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -56,6 +79,10 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         self.augmenter = augmenter
         self.warmup = check_int("warmup", warmup, -(2**62))
         self.framework: Framework = backend() if framework is None else check_framework(framework)
+        self.augmenter_framework = check_framework(augmenter_framework, "augmenter_framework")
+        self.num_augmentations_per_example = check_int(
+            "num_augmentations_per_example", num_augmentations_per_example, 0
+        )
         self.epoch = 0
         """Index of the epoch. It may be set, to continue with another epoch."""
         self._counter = EpochCounter(self.steps_per_epoch)
@@ -66,6 +93,15 @@ class Sampler(PyDataset, metaclass=ABCMeta):
             f"{self.examples_per_class_per_batch:,} examples, {self.steps_per_epoch:,} steps per "
             f"epoch, epoch {self.epoch:,}, {self.framework}>"
         )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give the method that returns the examples both of its names."""
+        super().__init_subclass__(**options)
+        names = {"get_examples", "_get_examples"}
+        first = next(base for base in cls.__mro__ if names & vars(base).keys())
+        for other in names - vars(first).keys():
+            (name,) = names - {other}
+            setattr(cls, other, vars(first)[name])
 
     @abstractmethod
     def get_examples(
@@ -80,6 +116,8 @@ class Sampler(PyDataset, metaclass=ABCMeta):
             examples_per_class: Number of examples of each class.
         """
 
+    _get_examples = get_examples
+
     @property
     def augmenter(self) -> Augmenting | None:
         """The augmenter. It may be replaced."""
@@ -88,6 +126,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
     @augmenter.setter
     def augmenter(self, augmenter: Augmenting | None) -> None:
         self._augmenter = None if augmenter is None else Hook("augmenter", augmenter)
+        self._takes_augmentations = augmenter is not None and _takes_augmentations(augmenter)
 
     @property
     def batch_size(self) -> int:
@@ -139,7 +178,9 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     @property
     def _augmented_examples_per_class(self) -> int:
-        """The `examples_per_class` of the augmenter."""
+        """The third argument of the augmenter."""
+        if self._takes_augmentations:
+            return self.num_augmentations_per_example
         return self.examples_per_class_per_batch
 
     def _key(self, step: int) -> BatchKey:
@@ -148,6 +189,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     def _augment(self, x: Any, y: Any, step: int) -> tuple[Any, Any]:
         if self._augmenter is not None:
+            x, y = self._augmented_type(x), self._augmented_type(y)
             x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
         return x, y
 
@@ -155,6 +197,19 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         if is_worker():  # a framework may hang after a fork: the main process converts
             return x, y
         return self._convert(x), self._convert(y)
+
+    def _augmented_type(self, batch: Any) -> Any:
+        """Convert x or y to the type that the augmenter receives."""
+        if self.augmenter_framework == "numpy":
+            return batch
+        if is_worker():
+            raise PlanError(
+                option="augmenter_framework",
+                found=self.augmenter_framework,
+                allowed="'numpy' in a worker process, because frameworks may hang after a fork",
+                remedy="pass use_multiprocessing=False",
+            )
+        return tensors(self.augmenter_framework)(batch)
 
     @cached_property
     def _convert(self) -> Callable[[Any], Any]:
@@ -170,7 +225,11 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         self._counter.begin()
 
     def on_epoch_end(self) -> None:
-        """End the epoch; Keras calls this, and a loop over the sampler."""
+        """End the epoch; Keras calls this, and a loop over the sampler.
+
+        ``evaluate`` and ``predict`` of Keras do not advance the epoch: they yield the same batches
+        every time.
+        """
         if self._counter.end():
             self.epoch += 1
 

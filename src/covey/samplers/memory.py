@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
@@ -15,13 +14,14 @@ from covey.adapters import Framework
 from covey.errors import FeatureError, PlanError
 from covey.plan import BalancedPlan, Mode, Plan, ShuffledPlan
 from covey.plan.balanced import Weights
-from covey.plan.base import BatchKey, check_int
+from covey.plan.base import BatchKey, check_int, check_seed
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 from covey.schema import Image
 from covey.schema.pixel_options import check_max_pixels, parse_size
 from covey.schema.pixels import read_pixels
 from covey.storage import open_storage
+from covey.urls import AnyPath, parse_path, shown
 
 
 class MemorySampler(Sampler):
@@ -100,8 +100,9 @@ class MultiShotMemorySampler(MemorySampler):
         class_list: The classes to draw from; by default all.
         total_examples_per_class: The maximum number of examples to use of each class.
         load_example_fn: A function that returns the example for an item of x, such as a path. All
-            examples must have the same shape.
-        seed: The seed of the batches.
+            examples must have the same shape. TensorFlow Similarity 0.17 has it before
+            `classes_per_batch`: pass it by name.
+        seed: The seed of the batches, and of the order of :meth:`get_slice`.
         class_weights: The relative frequencies of the classes, as for
             :class:`covey.plan.BalancedPlan`.
         rank, world_size, mode: The share of one of several processes, as for
@@ -139,7 +140,15 @@ class MultiShotMemorySampler(MemorySampler):
         framework: Framework | None = None,
         **options: Any,
     ) -> None:
+        if callable(classes_per_batch):
+            raise PlanError(
+                option="classes_per_batch",
+                found=classes_per_batch,
+                allowed="an integer >= 1",
+                remedy="pass load_example_fn= by name; it is not the third argument",
+            )
         rows, self._y, self._classes = labelled(x, y, load_example_fn)
+        self._seed = check_seed(seed)
         make_plan = partial(
             BalancedPlan,
             self._classes,
@@ -182,10 +191,21 @@ class MultiShotMemorySampler(MemorySampler):
 
     @cached_property
     def _ids(self) -> Ids:
-        return self._balanced.records
+        """The examples that are drawn from, shuffled."""
+        random = np.random.Generator(np.random.Philox(self._seed))
+        shuffled: Ids = random.permutation(self._balanced.records)
+        return shuffled
+
+    @cached_property
+    def index_per_class(self) -> dict[Any, list[int]]:
+        """The positions of the examples of each class in the order of :meth:`get_slice`."""
+        return _positions_of_classes(self._y.reshape(-1)[self._ids].tolist())
 
     def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
-        """Return a slice of the examples that are drawn from, x and y, in their order.
+        """Return a slice of the examples that are drawn from, x and y, in an order of the seed.
+
+        The order is that of a shuffle: a slice has examples of many classes, also if those of x are
+        sorted by class.
 
         Args:
             begin: The position of the first example.
@@ -196,8 +216,15 @@ class MultiShotMemorySampler(MemorySampler):
         return self._to_tensors(self._x.take(ids), self._labels(ids))
 
 
+def _positions_of_classes(labels: Iterable[Any]) -> dict[Any, list[int]]:
+    positions: dict[Any, list[int]] = {}
+    for position, label in enumerate(labels):
+        positions.setdefault(label, []).append(position)
+    return positions
+
+
 def load_image(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     target_size: int | tuple[int, int] | None = None,
     *,
     max_pixels: int | None = None,
@@ -213,13 +240,14 @@ def load_image(
         FeatureError: If the file is not an image, or exceeds the maximum.
     """
     limit = check_max_pixels(max_pixels)
-    storage = open_storage(path)
-    data = storage.read(storage.clean(path))
+    text = parse_path(path)
+    storage = open_storage(text)
+    data = storage.read(storage.clean(text))
     size = None if target_size is None else parse_size(target_size)
     try:
         pixels = read_pixels(Image((None, None, 3)), data, size, max_pixels=limit)
     except FeatureError as error:
-        error.path = os.fspath(path)
+        error.path = shown(text)
         raise
     return pixels.astype(np.float32) / np.float32(255)
 
@@ -280,7 +308,7 @@ class SingleShotMemorySampler(MemorySampler):
         examples_per_batch: Another name of ``class_per_batch``.
         steps_per_epoch, warmup: As for :class:`Sampler`.
         num_augmentations_per_example: The number of examples per class that is passed to the
-            augmenter.
+            augmenter, whatever its third parameter is called.
         seed: The seed of the batches.
         rank, world_size, mode: The share of one of several processes, as for
             :meth:`covey.plan.Plan.for_rank`.
@@ -332,10 +360,10 @@ class SingleShotMemorySampler(MemorySampler):
             augmenter,
             warmup,
             framework=framework,
+            num_augmentations_per_example=check_int(
+                "num_augmentations_per_example", num_augmentations_per_example, 1
+            ),
             **options,
-        )
-        self.num_augmentations_per_example = check_int(
-            "num_augmentations_per_example", num_augmentations_per_example, 1
         )
 
     def _labels(self, ids: Ids) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,13 @@ def stream(
         cycle: The number of shards that are read concurrently; None is all.
         compression: The compression of the shards.
         parallelism: The number of batches that are decoded in parallel.
-        threads: The number of threads that read shards, in any order; None reads in order.
+        threads: The number of threads that read shards; None reads without threads. The batches
+            are the same.
         repeats: The number of epochs; -1 is unlimited.
         seed: The seed of the order of the shards.
+
+    Raises:
+        DatasetError: If no shard has a block, or TensorFlow cannot read the shards.
     """
     cycle = min(cycle or len(files), len(files))
     _check_readable(storage, files[0])
@@ -59,18 +64,64 @@ def stream(
         records = tf.data.TFRecordDataset(path, compression_type=compression or "")
         return records.batch(examples, drop_remainder=True)
 
-    shards = tf.data.Dataset.from_tensor_slices(list(files)).shuffle(len(files), seed % 2**63)
     # A block is one element, so that few elements pass between threads.
-    blocks = shards.interleave(
-        read,
-        cycle_length=cycle,
-        num_parallel_calls=threads and min(threads, cycle),
-        deterministic=None if threads is None else False,
-    )
+    @no_autograph  # type: ignore[untyped-decorator]
+    def epoch(order: Any) -> Any:
+        shards = tf.data.Dataset.from_tensor_slices(tf.gather(list(files), order))
+        return shards.interleave(
+            read,
+            cycle_length=cycle,
+            num_parallel_calls=threads and min(threads, cycle),
+            deterministic=None if threads is None else True,
+        )
+
+    blocks = _orders(len(files), classes, repeats, seed).flat_map(epoch)
     size = classes * examples
-    batches = blocks.repeat(repeats).batch(classes, drop_remainder=True)
+    batches = blocks.batch(classes, drop_remainder=True)
+    if repeats == -1:
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        batches = batches.apply(endless)
     flat = batches.map(no_autograph(lambda records: tf.reshape(records, [size])))
     return map_examples(flat, function, size, parallelism=parallelism)
+
+
+def _orders(shards: int, classes: int, repeats: int, seed: int) -> Any:
+    """Return a dataset of the order of the shards in each epoch, a function of seed and epoch.
+
+    A batch that straddles two epochs has blocks of the last shards of one and of the first shards
+    of the next. These are distinct if all shards have the same number of blocks.
+    """
+    # The last shards of an epoch, and their first permitted positions in the next one. Epochs of
+    # equal shards end `step`, 2 * `step`, ... blocks after the begin of a batch.
+    step = math.gcd(shards, classes)
+    count = classes - step if classes <= shards else 0
+    permitted = classes - step * (np.arange(count)[::-1] // step + 1)
+
+    @no_autograph  # type: ignore[untyped-decorator]
+    def next_order(previous: Any, epoch: Any) -> Any:
+        key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
+        shuffled = tf.argsort(tf.random.stateless_uniform([shards], key), stable=True)
+        last = previous[shards - count :, tf.newaxis]
+        first = tf.scatter_nd(last, permitted.astype(np.int32), [shards])
+
+        @no_autograph  # type: ignore[untyped-decorator]
+        def place(position: Any, placed: Any, first: Any) -> Any:
+            is_permitted = tf.gather(first, shuffled) <= position
+            shard = shuffled[tf.argmax(tf.cast(is_permitted, tf.int32))]
+            return (
+                position + 1,
+                tf.tensor_scatter_nd_update(placed, [[position]], [shard]),
+                tf.tensor_scatter_nd_update(first, [[shard]], [shards]),
+            )
+
+        state = (0, tf.zeros_like(shuffled), first)
+        _, placed, first = tf.while_loop(lambda position, *_: position < count, place, state)
+        others = tf.boolean_mask(shuffled, tf.gather(first, shuffled) < shards)
+        order = tf.ensure_shape(tf.concat([placed[:count], others], 0), [shards])
+        return order, order
+
+    epochs = tf.data.Dataset.range(2**62 if repeats == -1 else repeats)
+    return epochs.scan(tf.range(shards), next_order)
 
 
 def _check_readable(storage: Storage, path: str) -> None:
@@ -95,7 +146,11 @@ def _check_blocks(
     cycle: int,
     compression: Compression,
 ) -> None:
-    """Check the first records of shards, and warn if batches would not be balanced."""
+    """Check the first records of shards, and warn if batches would not be balanced.
+
+    Raises:
+        DatasetError: If no shard has a block: an endless stream of them would never yield.
+    """
     count = min(len(files), _CHECKED_SHARDS)
     checked = [files[number * len(files) // count] for number in range(count)]
     blocks_each = max(2, _CHECKED_RECORDS // count // examples)
@@ -105,6 +160,16 @@ def _check_blocks(
     heads = {
         path: _first_records(storage, path, blocks_each * examples, compression) for path in checked
     }
+    others = (
+        _first_records(storage, path, examples, compression) for path in files if path not in heads
+    )
+    if all(len(records) < examples for records in chain(heads.values(), others)):
+        raise DatasetError(
+            f"no shard has {examples} records, one block of a batch",
+            path=files[0],
+            option="example_per_class",
+            found=examples,
+        )
     # All shards in one pipeline: tracing the function takes longer than calling it.
     labels = iter(_labels([each for records in heads.values() for each in records], function))
     for path, records in heads.items():

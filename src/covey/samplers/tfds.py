@@ -22,7 +22,7 @@ from covey.samplers.inputs import check_function
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.schema import Image
 from covey.storage import is_remote
-from covey.urls import redact, shown
+from covey.urls import AnyPath, parse_path, redact, shown
 
 Preprocessing = Callable[[Any, Any], tuple[Any, Any]]
 Chunk = tuple[Any, Any]
@@ -54,7 +54,7 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
 
     def __init__(
         self,
-        dataset_name: str | os.PathLike[str],
+        dataset_name: AnyPath,
         classes_per_batch: int,
         x_key: str = "image",
         y_key: str = "label",
@@ -67,12 +67,13 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         augmenter: Augmenting | None = None,
         warmup: int = -1,
         *,
-        data_dir: str | os.PathLike[str] | None = None,
+        data_dir: AnyPath | None = None,
         progress: bool | None = None,
         **options: Any,
     ) -> None:
         check_function("preprocess_fn", preprocess_fn, "(x, y)")
-        name = os.fspath(dataset_name)
+        name = parse_path(dataset_name, "dataset_name")
+        data_dir = None if data_dir is None else parse_path(data_dir, "data_dir")
         listed = [splits] if isinstance(splits, str) else list(splits)
         if not listed:
             raise DatasetError(option="splits", found=splits, allowed="at least one split")
@@ -103,7 +104,7 @@ def _is_directory(name: str) -> bool:
         return False
 
 
-def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> str:
+def _prepare(name: str, data_dir: AnyPath | None) -> str:
     """Return the directory of a dataset in the catalogue; TFDS prepares it if necessary."""
     try:
         tfds = importlib.import_module("tensorflow_datasets")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,12 +23,13 @@ from covey.samplers.streamed import stream
 from covey.splits import SplitTerm
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import parse_compression
+from covey.urls import AnyPath, parse_path
 
 Label = str | Callable[[Mapping[str, Any]], int | str]
 
 
 def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
-    shard_path: str | os.PathLike[str],
+    shard_path: AnyPath,
     deserialization_fn: Callable[[Any], Any] | None,
     example_per_class: int = 2,
     batch_size: int = 32,
@@ -59,6 +59,9 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     checked, and a warning names the shards that violate this. Records at the end of a shard that do
     not fill a block are dropped.
 
+    The batches depend on the shards and on ``seed`` only: not on threads, on
+    ``tf.random.set_seed``, or on how often the dataset was iterated before.
+
     Args:
         shard_path: The directory of the shards; local or a URL. URLs that TensorFlow cannot read
             require a label.
@@ -72,7 +75,8 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
         compression: The compression of streamed shards: None, ``"GZIP"`` or ``"ZLIB"``. Detected
             if the shards are not streamed.
         parallelism: The number of batches processed in parallel; -1 lets TensorFlow choose.
-        async_cycle: Read streamed shards with one thread per class of a batch.
+        async_cycle: Read streamed shards with one thread per class of a batch. The batches are the
+            same.
         prefetch_size: The number of prefetched batches; 10 by default.
         shard_suffix: The glob pattern of the names of the shards.
         num_repeat: The number of epochs; -1 is unlimited. An epoch has every example. Examples that
@@ -103,8 +107,9 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     stream_compression = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     check_function("deserialization_fn", deserialization_fn, "a record")
-    storage = open_storage(shard_path, storage_options)
-    directory = storage.clean(shard_path)
+    text = parse_path(shard_path, "shard_path")
+    storage = open_storage(text, storage_options)
+    directory = storage.clean(text)
     files = _find_shards(storage, directory, shard_suffix)
     dataset = _open_labelled(storage, directory, files, label, storage_options)
     if dataset is not None:

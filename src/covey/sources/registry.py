@@ -28,6 +28,7 @@ from covey.sources.source import (
     source_error,
 )
 from covey.untrusted import RegularFile
+from covey.urls import AnyPath, parse_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -159,7 +160,7 @@ def register(
 
 
 def open_source(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     kind: str | None = None,
     split: str | None = None,
@@ -182,14 +183,13 @@ def open_source(
     >>> list(open_source("birds.csv").examples)
     [(0, {'name': 'hedwig', 'label': 'owl'})]
     """
-    found = open_splits(path, kind=kind, **options)
-    if isinstance(found, Source):
-        return found
-    return found[choose_split(found, split, os.fspath(path))]
+    where = parse_path(path)
+    found = open_splits(where, kind=kind, **options)
+    return found if isinstance(found, Source) else found[choose_split(found, split, where)]
 
 
 def open_splits(
-    path: str | os.PathLike[str], *, kind: str | None = None, **options: Unpack[SourceKeywords]
+    path: AnyPath, *, kind: str | None = None, **options: Unpack[SourceKeywords]
 ) -> Source | SourceSplits:
     """Open labelled data of any registered format, with all its splits.
 
@@ -200,7 +200,7 @@ def open_splits(
         The splits by name, each opened when it is first accessed; or the source, if it does not
         have splits.
     """
-    where = os.fspath(path)
+    where = parse_path(path)
     with _reading(where):
         found = _open(where, kind, SourceOptions(**options))
     if isinstance(found, Source):

@@ -6,14 +6,13 @@ fsspec is imported when the first URL is opened.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from covey.storage.base import Stat, Storage
 from covey.storage.cache import cache_directory, cache_limit
 from covey.storage.local import LocalStorage, remove_stale_temporaries
-from covey.urls import check_slashes, is_remote
+from covey.urls import AnyPath, is_remote, parse_path
 
 __all__ = [
     "LocalStorage",
@@ -28,7 +27,7 @@ __all__ = [
 
 
 def open_storage(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     options: Mapping[str, Any] | None = None,
     *,
     cache_bytes: int | None = None,
@@ -48,7 +47,7 @@ def open_storage(
     >>> [storage.name(path) for path in storage.list("data")]
     ['greeting.txt']
     """
-    location = check_slashes(path)
+    location = parse_path(path)
     if not is_remote(location):
         return LocalStorage()
     from covey.storage.remote import RemoteStorage

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import abc
 import fnmatch
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from covey.untrusted import MAX_METADATA_BYTES
+from covey.urls import AnyPath
 
 if TYPE_CHECKING:
     from covey.storage.range_cache import CachedFile
@@ -83,7 +83,7 @@ class Storage(abc.ABC):
     is_remote: bool
 
     @abc.abstractmethod
-    def clean(self, path: str | os.PathLike[str]) -> str:
+    def clean(self, path: AnyPath) -> str:
         """Return the canonical notation of a path."""
 
     @abc.abstractmethod

@@ -25,7 +25,7 @@ from covey.untrusted import (
     os_errors,
     read_file,
 )
-from covey.urls import local_path, shown
+from covey.urls import AnyPath, local_path, parse_path, shown
 
 _builtin_list = list
 
@@ -42,8 +42,8 @@ class LocalStorage(Storage):
 
     is_remote = False
 
-    def clean(self, path: str | os.PathLike[str]) -> str:
-        return os.path.abspath(_local(os.fspath(path)))
+    def clean(self, path: AnyPath) -> str:
+        return os.path.abspath(_local(parse_path(path)))
 
     def join(self, directory: str, name: str) -> str:
         return os.path.join(_local(directory), name)

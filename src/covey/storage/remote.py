@@ -31,7 +31,7 @@ from covey.storage.requests import (
     version_of,
 )
 from covey.untrusted import MAX_METADATA_BYTES
-from covey.urls import LOCATION_OPTIONS, Url, shown
+from covey.urls import LOCATION_OPTIONS, AnyPath, Url, parse_path, shown
 
 _builtin_list = list
 
@@ -78,8 +78,8 @@ class RemoteStorage(Storage):
     def __repr__(self) -> str:
         return f"RemoteStorage({self._url.public!r})"
 
-    def clean(self, path: str | os.PathLike[str]) -> str:
-        url = self._parse(os.fspath(path))
+    def clean(self, path: AnyPath) -> str:
+        url = self._parse(parse_path(path))
         access = url.userinfo, url.query
         if access != self._default_access(url):
             self._access[url.path] = access

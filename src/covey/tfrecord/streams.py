@@ -10,10 +10,10 @@ import io
 import os
 import stat
 from collections.abc import Callable
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from covey import _core
-from covey.errors import ClosedError
+from covey.errors import ClosedError, DatasetError
 from covey.tfrecord.block import Members, SharedDescriptor
 from covey.tfrecord.compression import (
     Compression,
@@ -24,9 +24,9 @@ from covey.tfrecord.compression import (
     read_head,
 )
 from covey.untrusted import RegularFile, open_path, os_errors, read_at
-from covey.urls import check_local
+from covey.urls import AnyPath, check_local, is_path
 
-PathOrFile = str | os.PathLike[str] | BinaryIO
+PathOrFile = AnyPath | BinaryIO
 
 # Size of a mapped window: large enough that the cost of mapping is negligible, and an upper bound
 # of the memory for reading a file of any size.
@@ -147,14 +147,14 @@ class InputFile:
         self._mmap = mmap
         self.window_bytes = window_bytes
         self.piece_bytes = min(window_bytes, PIECE_BYTES)
-        self._owned = isinstance(source, (str, os.PathLike))
+        self._owned = is_path(source)
         self.is_closed = False
-        if isinstance(source, (str, os.PathLike)):
+        if self._owned:
             self.name = check_local(source)
             self._file: BinaryIO = open_path(self.name)
         else:
             self.name = str(getattr(source, "name", "<file>"))
-            self._file = source
+            self._file = cast(BinaryIO, source)
         self._regular = _regular_file(self._file, is_owned=self._owned)
         self.is_seekable = bool(getattr(self._file, "seekable", lambda: False)())
         self._start = self._file.tell() if self.is_seekable else 0
@@ -241,12 +241,15 @@ class InputFile:
         return detect_compression(head)
 
 
+def check_path_or_file(option: str, value: object, method: str) -> None:
+    """Raise DatasetError unless an argument is a path, or has the method of a file object."""
+    if not is_path(value) and not hasattr(value, method):
+        raise DatasetError(option=option, found=value, allowed="a path or a binary file")
+
+
 def check_source(source: PathOrFile, compression: str | None, max_record_bytes: int = 0) -> None:
-    """Raise TypeError or ValueError if the arguments of a reader are not valid."""
-    if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
-        raise TypeError(
-            f"the source is of type {type(source).__name__}; must be a path or a binary file"
-        )
+    """Raise ValueError if the arguments of a reader are not valid."""
+    check_path_or_file("source", source, "read")
     if compression != "auto":
         parse_compression(compression)
     if max_record_bytes < 0:

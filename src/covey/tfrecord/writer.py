@@ -11,7 +11,7 @@ import zlib
 from collections import deque
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,8 @@ from covey.tfrecord.block import (
 )
 from covey.tfrecord.compression import gzip_member, parse_compression
 from covey.tfrecord.reader import RecordReader
-from covey.tfrecord.streams import PathOrFile
-from covey.urls import check_local
+from covey.tfrecord.streams import PathOrFile, check_path_or_file
+from covey.urls import check_local, is_path
 
 # Maximum number of members that are being compressed or wait to be written.
 _MAX_PENDING_MEMBERS = 16
@@ -80,22 +80,19 @@ class RecordWriter:
         self._emitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
-        self._owned = isinstance(target, (str, os.PathLike))
-        if not self._owned and not hasattr(target, "write"):
-            raise TypeError(
-                f"the target is of type {type(target).__name__}; must be a path or a binary file"
-            )
-        if isinstance(target, (str, os.PathLike)):
+        check_path_or_file("target", target, "write")
+        self._owned = is_path(target)
+        if self._owned:
             self.name = check_local(target)
             if append and os.path.exists(self.name):
                 self._check_end(self.name)
             self._file: BinaryIO = open(self.name, "ab" if append else "wb", buffering=0)  # noqa: SIM115
         else:
             self.name = str(getattr(target, "name", "<file>"))
-            self._file = target
+            self._file = cast(BinaryIO, target)
             if append:
-                self._check_end(target)
-                target.seek(0, os.SEEK_END)
+                self._check_end(self._file)
+                self._file.seek(0, os.SEEK_END)
         self._append = append
         self._member_bytes = member_bytes
         self._buffer_bytes = min(buffer_bytes, member_bytes) if compression else buffer_bytes
@@ -113,9 +110,9 @@ class RecordWriter:
         self._file_bytes = 0  # of GZIP members
         self._closed = False
 
-    def _check_end(self, target: PathOrFile) -> None:
+    def _check_end(self, target: str | BinaryIO) -> None:
         """Check that the file ends with a complete record, and has the same compression."""
-        if not isinstance(target, (str, os.PathLike)):
+        if not isinstance(target, str):
             if not (target.readable() and target.seekable()):
                 raise ValueError(
                     f"{self.name}: the file object must be readable and seekable to append, "

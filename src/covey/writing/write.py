@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from covey.errors import DatasetError, FeatureError, SourceError, checks_keyword
 from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
-from covey.urls import shown
+from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import RecordsToWrite, sort_columns
 from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
@@ -41,7 +40,7 @@ from covey.writing.target import TargetSplit
 @checks_keywords()
 def write(
     examples: Any,
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     split: str | None = None,
     label: str | None = AUTO,
@@ -125,7 +124,7 @@ def write(
     (3, {'owl': 2, 'wren': 1})
     """
     started = time.perf_counter()
-    target = os.fsdecode(path)
+    target = parse_path(path)
     if not target or "\0" in target:
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
     inputs = normalize_splits(examples, split, label)
