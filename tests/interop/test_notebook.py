@@ -229,7 +229,7 @@ def test_notebook(birds, tmp_path, monkeypatch):
         "ds.batches(2, 3, select='photo', image_size=24)",
         f"covey.info({str(birds)!r})",
         "x, y = next(iter(ds.batches(2, 3, select='photo', image_size=24)))\n"
-        "covey.show((x, y), names=ds.classes.names)",
+        "covey.show((x, y), names=ds.class_names)",
         "ds.features",
         "ds.classes",
     ]

@@ -108,7 +108,7 @@ def test_given_label(make):
     assert (result.label, result.classes) == ("kind", {"owl": 3, "wren": 3})
     if make in FILES:
         assert main(["write", "--quiet", "--label", "kind", make(BIRDS), "cli"]) == 0
-        assert covey.open("cli").classes.names == ("owl", "wren")
+        assert tuple(covey.open("cli").classes) == ("owl", "wren")
 
 
 def test_labels_of_arrays():

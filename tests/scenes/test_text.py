@@ -66,12 +66,12 @@ SOURCES = {
 def check_batches(path, split="train"):
     ds = covey.open(path, split=split)
     assert ds.label == "label"
-    assert sorted(ds.classes.names) == list(INTENTS)
+    assert sorted(ds.classes) == list(INTENTS)
     x, y = next(iter(ds.batches(classes_per_batch=3, examples_per_class=4, seed=1)))
     assert np.bincount(np.asarray(y)).tolist() == [4, 4, 4]
     texts = x["text"] if isinstance(x, dict) else x
     names = [each.rpartition(" ")[2] for each in np.asarray(texts).astype(str)]
-    assert names == [ds.classes.names[each] for each in y]
+    assert names == [ds.class_names[each] for each in y]
 
 
 @pytest.mark.parametrize("name", SOURCES)

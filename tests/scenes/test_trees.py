@@ -260,7 +260,7 @@ def covey_write(*arguments):
 def counts(path, split):
     """Return the number of examples of each class of a split."""
     opened = covey.open(path, split=split)
-    return {name: len(opened.where(label=name)) for name in opened.classes.names}
+    return {name: len(opened.where(label=name)) for name in opened.classes}
 
 
 def test_every_split_is_written_in_one_call(capsys):
@@ -349,7 +349,7 @@ def test_options_of_classes(capsys):
         (["--class-depth", "1"], "Fruit"),
     ]:
         assert covey_write("photos", f"data {name[-3:]}{len(name)}", *options) == 0
-        assert name in covey.open(f"data {name[-3:]}{len(name)}", split="val").classes.names
+        assert name in covey.open(f"data {name[-3:]}{len(name)}", split="val").class_names.values()
 
 
 def test_overwrite_with_other_features():

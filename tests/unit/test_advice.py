@@ -27,7 +27,8 @@ CALLABLES = {
     "sources": [covey.sources.open_source],
     "tfrecord": [covey.RecordReader, covey.RecordWriter],
 }  # fmt: skip
-NOT_COVEYS = {"num_workers"}  # of torch's DataLoader, which to_torch passes on
+# Of torch's DataLoader, which to_torch passes on, and of Keras' PyDataset.
+NOT_COVEYS = {"num_workers", "use_multiprocessing"}
 
 ARGUMENT = re.compile(r"(?<![\w.])([a-z][a-z_]*)=(?!=)")
 COMMAND = re.compile(r"`covey [^`]*`")
