@@ -47,7 +47,7 @@ class BatchView:
         names: Class names by class id.
     """
 
-    def __init__(self, batch: Any, names: Sequence[str] | None = None) -> None:
+    def __init__(self, batch: Any, names: Sequence[str] | Mapping[int, str] | None = None) -> None:
         self._columns = _columns_of(batch)
         self._names = names
 
@@ -68,7 +68,7 @@ class BatchView:
         return _table_of_columns(columns, range(_rows_of(self._columns)))
 
 
-def show(batch: Any, *, names: Sequence[str] | None = None) -> BatchView:
+def show(batch: Any, *, names: Sequence[str] | Mapping[int, str] | None = None) -> BatchView:
     """Return a batch as a table with thumbnails of its images, for a notebook.
 
     A batch is a tuple, a dict or an array, which have no display of their own. A dataset, a loader
@@ -186,8 +186,8 @@ def _decoded(kind: Any, data: Any, max_pixels: int) -> Any:
 
 
 def _names_of(examples: Any, ids: NDArray[Any]) -> list[str]:
-    classes = examples.classes
-    return [classes.name(classes.position(each)) for each in examples.labels_of(ids).tolist()]
+    names: list[str] = examples.classes.names[examples.labels_of(ids)]
+    return names
 
 
 def _columns_of(batch: Any) -> dict[str, Any]:
@@ -222,9 +222,13 @@ def _rows_of(columns: Mapping[str, Any]) -> int:
     return min((len(column) for column in columns.values()), default=0)
 
 
-def _class_name(label: Any, names: Sequence[str]) -> str:
-    number = int(label) if np.ndim(label) == 0 and np.asarray(label).dtype.kind in "iu" else -1
-    return names[number] if 0 <= number < len(names) else ""
+def _class_name(label: Any, names: Sequence[str] | Mapping[int, str]) -> str:
+    if np.ndim(label) or np.asarray(label).dtype.kind not in "iu" or label < 0:
+        return ""
+    try:
+        return names[int(label)]
+    except (IndexError, KeyError):
+        return ""
 
 
 def _describe_column(column: Any) -> str:

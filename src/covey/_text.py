@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_SHOWN = 120
 """Maximum length of a value in a message."""
@@ -109,3 +109,32 @@ def shown_value(value: object, width: int = MAX_SHOWN) -> str:
     text = repr(value[:width] if isinstance(value, (str, bytes)) else value)
     is_cut = len(text) > width or (isinstance(value, (str, bytes)) and len(value) > width)
     return f"{text[: width - 3]}..." if is_cut else text
+
+
+def count_of(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a count with its noun.
+
+    >>> count_of(1, "file"), count_of(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], alignment: str | None = None
+) -> list[str]:
+    """Return the lines of a table.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells of the rows; control characters are escaped.
+        alignment: ``<`` or ``>`` for each column (default: the first left, the others right).
+
+    >>> table(["split", "examples"], [["train", "90"], ["val", "1,000"]])
+    ['  split  examples', '  train        90', '  val       1,000']
+    """
+    sides = alignment or "<" + ">" * (len(header) - 1)
+    cells = [header, *([escape(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    formats = [f"  {{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)]
+    return ["".join(formats).format(*row).rstrip() for row in cells]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
 from covey.schema import Audio, ClassLabel, Features, Image, Tensor
-from covey.schema.codec import flat_items, leaf
+from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature, is_line
 from covey.tfrecord import Block
@@ -38,9 +38,6 @@ ID_NAMES = ("filename", "file_name", "path", "file", "id", "key", "index")
 """Names of features that identify an example rather than describe it, also after a ``_``."""
 
 _MEDIA = (Image, Audio)
-# Examples whose values are counted before data without a label is refused.
-MAX_COUNTED = 10_000
-_MAX_CANDIDATES = 8
 
 
 def is_string(feature: Feature) -> bool:
@@ -113,57 +110,6 @@ def find_label_name(names: Iterable[str], also: Sequence[str] = ()) -> str | Non
     lowered = {name.lower(): name for name in reversed(list(names))}
     found = (lowered[name] for name in (*LABEL_NAMES, *also) if name in lowered)
     return next(found, None)
-
-
-class LabelCandidates:
-    """Features that can be the label, with the number of their distinct values.
-
-    They are counted in the first :data:`MAX_COUNTED` examples, for the error of data for which
-    :func:`guess_label` finds no label.
-    """
-
-    def __init__(self) -> None:
-        self.examples = 0
-        self._values: dict[str, set[int]] = {}
-
-    def add_columns(self, features: Features, columns: Mapping[str, Any]) -> None:
-        """Count the values of the next examples."""
-        names = [name for name, each in features.items() if can_be_label(each) and name in columns]
-        rows = 0
-        for name in names:
-            column = columns[name][: MAX_COUNTED - self.examples]
-            rows = len(column)
-            values = column.tolist() if isinstance(column, np.ndarray) else column
-            # Hashes, because strings may be long; an unhashable value is not a valid label.
-            self._values.setdefault(name, set()).update(map(hash, map(str, values)))
-        self.examples += rows
-
-    def add(self, features: Features, block: Block) -> None:
-        """Count the values of the next records."""
-        names = [name for name, feature in features.items() if can_be_label(feature)]
-        columns = flat_items(features.decode_batch(block, names)) if names else ()
-        self.add_columns(features, {"/".join(path): column for path, column in columns})
-
-    def error(self) -> DatasetError:
-        """Return the error of examples without a label."""
-        listed = [
-            f"{name!r} ({len(values):,} distinct value{'s' * (len(values) != 1)})"
-            for name, values in sorted(self._values.items(), key=lambda each: len(each[1]))
-        ]
-        if not listed:
-            reason = "not given, and no feature is a ClassLabel, an integer or a string"
-            return DatasetError(
-                reason, option="label", remedy="pass label=None if the data is unlabelled"
-            )
-        is_part = self.examples >= MAX_COUNTED
-        where = f" in the first {self.examples:,} examples" if is_part else ""
-        more = len(listed) - _MAX_CANDIDATES
-        names = ", ".join(listed[:_MAX_CANDIDATES]) + (f" and {more} more" if more > 0 else "")
-        return DatasetError(
-            f"not given; candidates{where}: {names}",
-            option="label",
-            remedy="pass label= with one of these names, or label=None if the data is unlabelled",
-        )
 
 
 def input_feature(features: Features, label: str | None) -> str | None:

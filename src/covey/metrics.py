@@ -106,9 +106,10 @@ def recall_at_k(
     """Return the fraction of queries with a relevant reference among the K most similar.
 
     Args:
-        embeddings: As for :func:`retrieval_metrics`, like `labels` and `options`.
-        labels: Label of each row.
+        embeddings: Matrix with a row per query.
+        labels: Label of each row: integers or strings.
         ks: Values of K.
+        options: Options of :func:`retrieval_metrics`.
 
     >>> points = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
     >>> recall_at_k(points, ["owl", "owl", "wren", "wren"], ks=(1, 2))
@@ -123,12 +124,24 @@ def recall_at_k(
 
 
 def r_precision(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords]) -> float:
-    """Return the mean R-precision; arguments as for :func:`retrieval_metrics`."""
+    """Return the mean R-precision.
+
+    Args:
+        embeddings: Matrix with a row per query.
+        labels: Label of each row: integers or strings.
+        options: Options of :func:`retrieval_metrics`.
+    """
     return retrieval_metrics(embeddings, labels, (), **options).r_precision
 
 
 def map_at_r(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords]) -> float:
-    """Return the mean average precision at R; arguments as for :func:`retrieval_metrics`."""
+    """Return the mean average precision at R.
+
+    Args:
+        embeddings: Matrix with a row per query.
+        labels: Label of each row: integers or strings.
+        options: Options of :func:`retrieval_metrics`.
+    """
     return retrieval_metrics(embeddings, labels, (), **options).map_at_r
 
 

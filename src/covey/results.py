@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey._progress import format_bytes
-from covey._text import outline
+from covey._text import count_of, outline, table
 from covey.errors import escape, shorten
 
 if TYPE_CHECKING:
@@ -413,35 +413,6 @@ class RepairResult:
             "lost": [asdict(each) for each in self.lost],
             "deleted": list(self.deleted),
         }
-
-
-def count_of(count: int, singular: str, plural: str | None = None) -> str:
-    """Return a count with its noun.
-
-    >>> count_of(1, "file"), count_of(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
-
-
-def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], alignment: str | None = None
-) -> list[str]:
-    """Return the lines of a table.
-
-    Args:
-        header: Titles of the columns.
-        rows: Cells of the rows; control characters are escaped.
-        alignment: ``<`` or ``>`` for each column (default: the first left, the others right).
-
-    >>> table(["split", "examples"], [["train", "90"], ["val", "1,000"]])
-    ['  split  examples', '  train        90', '  val       1,000']
-    """
-    sides = alignment or "<" + ">" * (len(header) - 1)
-    cells = [header, *([escape(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    formats = [f"  {{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)]
-    return ["".join(formats).format(*row).rstrip() for row in cells]
 
 
 def _problem_lines(problems: Sequence[Problem], unlisted: int, rest: str) -> Iterator[str]:

@@ -43,13 +43,16 @@ def comparable(text):
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Run in a directory that has photos/: 8 classes with 6 images each."""
+    """Run in a directory that has photos/: 8 classes with 6 images each, of similar colors."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    for path in [f"photos/species {n % 8}/{n}.png" for n in range(48)]:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(tmp_path / path)
+    colors = rng.integers(0, 200, (8, 1, 1, 3))
+    for number in range(48):
+        path = tmp_path / f"photos/species {number % 8}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = colors[number % 8] + rng.integers(0, 56, (40, 48, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
     monkeypatch.chdir(tmp_path)
 
 

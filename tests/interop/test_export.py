@@ -177,6 +177,9 @@ def test_split_of_a_dataset_of_hugging_face(tmp_path, given, expected):
         assert sorted(ds.class_names[ds.labels]) == ["a", "b"]
     with pytest.raises(DatasetError):
         covey.Dataset.from_hf(found, tmp_path / "data", progress=False)  # it exists
-    several = datasets.DatasetDict({"train": found})
-    with pytest.raises(DatasetError, match="several splits"):
+    several = datasets.DatasetDict({"train": found, "test": found})
+    with pytest.raises(DatasetError, match="several splits") as caught:
         covey.Dataset.from_hf(several, tmp_path / "other", progress=False)
+    assert caught.value.option == "split"
+    with covey.Dataset.from_hf(several, tmp_path / "other", split="test", progress=False) as ds:
+        assert len(ds) == 2

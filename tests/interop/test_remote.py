@@ -603,4 +603,4 @@ def test_access_is_denied(web, made):
     with pytest.raises(StoragePermissionError) as caught:
         open_site(web)
     assert caught.value.path.startswith(web.root)
-    assert "headers=" in caught.value.remedy
+    assert "headers with Authorization" in caught.value.remedy

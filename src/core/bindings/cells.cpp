@@ -64,6 +64,7 @@ bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
     *out = value == Py_True;
     return true;
   }
+  if (element == Element::float16) return false;  // the Python side converts it
   const bool floats = element == Element::float32 || element == Element::float64;
   double number;
   if (PyLong_Check(value)) {

@@ -6,10 +6,10 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from covey._text import table
 from covey.cli.options import add_path, add_running, shows_progress, storage_options
 from covey.cli.output import class_cells, print_json, print_lines, print_message
 from covey.errors import CorruptRecordError, ExampleError
-from covey.results import table
 
 if TYPE_CHECKING:
     from covey.results import IndexResult

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from covey._text import count_of, table
 from covey.cli.options import (
     add_output,
     add_path,
@@ -16,7 +17,6 @@ from covey.cli.options import (
     storage_options,
 )
 from covey.cli.output import TERMINAL_WIDTH, describe_feature, print_json, print_lines, shorten
-from covey.results import count_of, table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from covey._text import count_of, table
 from covey.cli.options import (
     add_path,
     add_running,
@@ -20,7 +21,7 @@ from covey.cli.options import (
 )
 from covey.cli.output import print_json, print_lines, print_message, shorten
 from covey.errors import FeatureError
-from covey.results import MAX_TABLE_ROWS, count_of, table
+from covey.results import MAX_TABLE_ROWS
 
 if TYPE_CHECKING:
     from covey import Dataset

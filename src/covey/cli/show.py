@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from covey._text import count_of
 from covey.cli.options import (
     add_path,
     add_running,
@@ -17,7 +18,6 @@ from covey.cli.options import (
     storage_options,
 )
 from covey.cli.output import print_json, print_lines, print_message
-from covey.results import count_of
 
 if TYPE_CHECKING:
     from covey import Dataset

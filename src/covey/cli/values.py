@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._progress import format_bytes
+from covey._text import count_of
 from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.cli.output import shorten
 from covey.dataset.dataset import Dataset
 from covey.errors import escape
-from covey.results import count_of
 from covey.schema import ClassLabel, Feature, Image
 from covey.schema.codec import row_of
 from covey.schema.images import read_header

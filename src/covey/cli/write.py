@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from covey._text import table
 from covey.cli.options import (
     add_progress,
     add_storage_option,
@@ -29,7 +30,6 @@ from covey.cli.output import (
     write_report,
 )
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
-from covey.results import table
 
 if TYPE_CHECKING:
     from covey import HoldOut

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._text import outline
+from covey._text import count_of, outline
 from covey.classes import ClassNames, ClassTable, Renumbering
 from covey.dataset.batches import RawRecords
 from covey.dataset.operations import Operations
@@ -18,7 +18,7 @@ from covey.errors import DatasetError, shorten
 from covey.labels import decode_strings, is_string
 from covey.loader.source import NativeSource
 from covey.reading import Gatherer
-from covey.results import SkippedRecord, count_of
+from covey.results import SkippedRecord
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation

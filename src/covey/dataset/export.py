@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,7 +149,17 @@ def from_hf(
     dataset: Any, path: str | os.PathLike[str], *, split: str | None, **options: Any
 ) -> Dataset:
     """Write a dataset of Hugging Face, and open it."""
-    if split is None:
+    if isinstance(dataset, Mapping) and split is None:
+        if len(dataset) != 1:
+            raise DatasetError(
+                "it has several splits",
+                option="split",
+                found=None,
+                choices=list(map(str, dataset)),
+                remedy="covey.write writes all of them",
+            )
+        (split,) = dataset
+    elif split is None:
         given = str(getattr(dataset, "split", None) or "train")
         split = given if re.fullmatch(r"\w+", given) else "train"
     # The public functions: the write path is built upon this package.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from covey._text import outline
+from covey._text import count_of, outline
 from covey.errors import PlanError, SmallClassesWarning
 from covey.loader import state as states
 from covey.loader.iterator import LoaderIterator, Position
@@ -18,7 +18,6 @@ from covey.loader.prefetch import Allocate, BatchBuilder, Format
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_int, check_step
-from covey.results import count_of
 
 if TYPE_CHECKING:
     import tensorflow as tf

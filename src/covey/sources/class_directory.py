@@ -68,36 +68,49 @@ class FileKind:
 def walk_files(directory: str, accepts: Callable[[str], bool]) -> Iterator[str]:
     """Yield the paths of the files below a directory, relative to it; hidden ones are ignored.
 
+    Symbolic links are followed. Below a link, directories that were read before are skipped, so
+    that directories that link to each other do not have an unlimited number of paths.
+
     Args:
         directory: The directory.
         accepts: Returns whether to yield a file, given its path.
     """
-    return _walk(directory, "", (), accepts)
+    return _walk(directory, "", (), set(), accepts, below_link=False)
 
 
 def _walk(
     directory: str,
     prefix: str,
     parents: tuple[tuple[int, int], ...],
+    read: set[tuple[int, int]],
     accepts: Callable[[str], bool],
+    *,
+    below_link: bool,
 ) -> Iterator[str]:
     status = os.stat(directory)
     identity = (status.st_dev, status.st_ino)
-    if identity in parents:  # a symbolic link to a parent directory
+    if identity in (read if below_link else parents):
         return
+    read.add(identity)
+    parents = (*parents, identity)
+    # The target of the first link is read even if it was before: a class may be a link to another.
+    below_link = below_link or bool(prefix and os.path.islink(directory))
     with os.scandir(directory) as entries:
         visible = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
     for entry in visible:
         if entry.is_dir():
             inner = f"{prefix}{entry.name}/"
-            yield from _walk(entry.path, inner, (*parents, identity), accepts)
+            yield from _walk(entry.path, inner, parents, read, accepts, below_link=below_link)
         elif accepts(entry.path):
             yield prefix + entry.name
 
 
 def has_files(probed: ProbedPath, accepts: Callable[[str], bool]) -> bool:
     """Return whether there is a file in a directory or below it."""
-    return os.path.isdir(probed.path) and next(walk_files(probed.path, accepts), None) is not None
+    if not os.path.isdir(probed.path):
+        return False
+    found = _walk(probed.path, "", (), set(), accepts, below_link=True)
+    return next(found, None) is not None
 
 
 def open_class_directory(

@@ -194,7 +194,9 @@ def open_splits(
     """Open labelled data of any registered format, with all its splits.
 
     Args:
-        path: As for :func:`open_source`, like `kind` and `options`.
+        path: File, directory, or pattern such as ``"birds/*.tfrecord"``.
+        kind: Name of the format, one of :data:`KINDS` (default: detected from the content).
+        options: Options of :class:`SourceOptions`, such as ``label="species"``.
 
     Returns:
         The splits by name, each opened when it is first accessed; or the source, if it does not

@@ -8,10 +8,9 @@ from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
-from covey._text import outline
+from covey._text import count_of, outline
 from covey.errors import CoveyError, SourceError, shorten
 from covey.errors import list_names as list_names
-from covey.results import count_of
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from covey.errors import DatasetError, FeatureError
 from covey.labels import (
     Classes,
-    LabelCandidates,
     find_label,
     guess_label,
     is_string,
@@ -38,6 +37,7 @@ from covey.shuffle.keys import (
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
 from covey.writing.inputs import Input, name_classes
+from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 
 

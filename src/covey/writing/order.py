@@ -14,10 +14,8 @@ from covey import _core
 from covey._threads import SerialExecutor
 from covey.errors import FeatureError
 from covey.labels import (
-    MAX_COUNTED,
     Classes,
     ClassIds,
-    LabelCandidates,
     can_be_label,
     decode_strings,
     guess_label,
@@ -35,6 +33,7 @@ from covey.writing.columns import RecordsToWrite, choose_label, fill_columns, fl
 from covey.writing.encode import Chunk
 from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
 from covey.writing.inputs import name_classes
+from covey.writing.label_candidates import MAX_COUNTED, LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 
 
