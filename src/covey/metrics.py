@@ -74,8 +74,8 @@ class Arrays(Protocol):
         """Return the largest values of each row, in descending order."""
         ...
 
-    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
-        """Return, for each threshold, how many values of its row are not smaller."""
+    def count_at_least(self, values: Any, thresholds: Any, most: int) -> Any:
+        """Return, for each threshold, how many values of its row are not smaller, up to `most`."""
         ...
 
     def to_numpy(self, values: Any) -> NDArray[Any]:
@@ -212,10 +212,10 @@ def _precisions(block: _Block, most: int) -> NDArray[np.float64]:
     """Return the rank of the first relevant reference, the R-precision, and the AP at R."""
     arrays, counts = block.arrays, block.counts
     size = int(counts.max())
-    width = min(max(size, most), block.similarities.shape[1])
-    descending = arrays.largest(arrays.mask(block.similarities, block.is_other), width)
     relevant = arrays.largest(block.relevant, size)
-    before = arrays.to_numpy(arrays.count_at_least(descending, relevant)).astype(np.int64)
+    others = arrays.mask(block.similarities, block.is_other)
+    width = min(max(size, most), others.shape[1])
+    before = arrays.to_numpy(arrays.count_at_least(others, relevant, width)).astype(np.int64)
     order = np.arange(size)
     ranks = order + before
     is_counted = (order < counts[:, None]) & (ranks < counts[:, None])
@@ -393,18 +393,27 @@ class NumpyArrays:
         return values.max(1)
 
     def largest(self, values: Any, count: int) -> Any:
-        if count < values.shape[1]:
-            values = np.partition(values, values.shape[1] - count, axis=1)[:, -count:]
-        return np.sort(values, axis=1)[:, ::-1]
+        result = np.full((len(values), count), -np.inf, values.dtype)
+        for row, out in zip(values, result, strict=True):
+            found = _largest(row[row > -np.inf], count)
+            out[: len(found)] = found[::-1]
+        return result
 
-    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
-        width = descending.shape[1]
-        return np.stack(
-            [
-                width - np.searchsorted(row[::-1], limits, side="left")
-                for row, limits in zip(descending, thresholds, strict=True)
-            ]
-        )
+    def count_at_least(self, values: Any, thresholds: Any, most: int) -> Any:
+        result = np.empty(thresholds.shape, np.int64)
+        for row, limits, out in zip(values, thresholds, result, strict=True):
+            # Few values are as large as the thresholds, and only they are sorted.
+            least = limits[limits > -np.inf][-1]
+            found = _largest(row[row >= least], most)
+            out[:] = len(found) - np.searchsorted(found, limits, side="left")
+        return result
 
     def to_numpy(self, values: Any) -> NDArray[Any]:
         return np.asarray(values)
+
+
+def _largest(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return the largest values, in ascending order."""
+    if len(values) > count:
+        values = np.partition(values, len(values) - count)[len(values) - count :]
+    return np.sort(values)

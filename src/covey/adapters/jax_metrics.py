@@ -37,9 +37,9 @@ class JaxArrays:
     def largest(self, values: Any, count: int) -> Any:
         return jax.lax.top_k(values, count)[0]
 
-    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
+    def count_at_least(self, values: Any, thresholds: Any, most: int) -> Any:
         find: Any = jax.vmap(partial(jnp.searchsorted, side="right"))
-        return find(-descending, -thresholds)
+        return find(-self.largest(values, most), -thresholds)
 
     def to_numpy(self, values: Any) -> NDArray[Any]:
         return np.asarray(values)

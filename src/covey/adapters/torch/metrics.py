@@ -43,11 +43,10 @@ class TorchArrays:
     def largest(self, values: Any, count: int) -> Any:
         return values.topk(count, dim=1).values
 
-    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
+    def count_at_least(self, values: Any, thresholds: Any, most: int) -> Any:
         # searchsorted needs ascending rows.
-        return torch.searchsorted(
-            (-descending).contiguous(), (-thresholds).contiguous(), right=True
-        )
+        negative = (-self.largest(values, most)).contiguous()
+        return torch.searchsorted(negative, (-thresholds).contiguous(), right=True)
 
     def to_numpy(self, values: Any) -> NDArray[Any]:
         return np.asarray(values.cpu())
