@@ -183,3 +183,24 @@ def test_split_of_a_dataset_of_hugging_face(tmp_path, given, expected):
     assert caught.value.option == "split"
     with covey.Dataset.from_hf(several, tmp_path / "other", split="test", progress=False) as ds:
         assert len(ds) == 2
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+def test_sounds(tmp_path, dtype, streaming):
+    """Sounds are files of Hugging Face, and return unchanged."""
+    rng = np.random.default_rng(0)
+    sounds = [(rng.normal(size=50 + n) * 0.2).astype(np.float32) for n in range(6)]
+    features = {"audio": covey.Audio(8000, dtype), "label": "int64"}
+    examples = [{"audio": each, "label": n % 2} for n, each in enumerate(sounds)]
+    write(examples, tmp_path / "data", features=features, label="label", shuffle=False)
+    with opened(tmp_path / "data") as ds:
+        found = ds.to_hf(streaming=streaming)
+        if streaming:
+            assert [len(each["audio"]["bytes"]) > 100 for each in found] == [True] * 6
+            return
+        assert found.features["audio"].sampling_rate == 8000
+        options = {"split": "train", "shuffle": False, "features": features, "progress": False}
+        with covey.Dataset.from_hf(found, tmp_path / "again", **options) as again:
+            for one, two in zip(ds, again, strict=True):
+                np.testing.assert_array_equal(one["audio"], two["audio"])

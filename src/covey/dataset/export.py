@@ -12,7 +12,8 @@ import numpy as np
 
 from covey.dataset.selection import Ids
 from covey.errors import DatasetError
-from covey.schema import ClassLabel, Image, Ragged, Sparse, Tensor
+from covey.schema import Audio, ClassLabel, Image, Ragged, Sparse, Tensor
+from covey.schema.audio import encode_wav
 from covey.schema.types import Feature
 
 if TYPE_CHECKING:
@@ -90,23 +91,38 @@ def to_hf(dataset: Operations, select: Iterable[str] | str | None, *, streaming:
     features = hugging_face.Features(
         {name: _hf_feature(hugging_face, name, kind) for name, kind in columns.kinds.items()}
     )
+    # The values of Audio are files already; with that type, a codec would be needed to store them.
+    file = {"bytes": hugging_face.Value("binary"), "path": hugging_face.Value("string")}
+    stored = hugging_face.Features(
+        {name: file if _is_sound(kind) else features[name] for name, kind in columns.kinds.items()}
+    )
     if streaming:
         return hugging_face.IterableDataset.from_generator(
-            _examples, features=features, gen_kwargs={"dataset": dataset, "select": select}
+            _examples, features=stored, gen_kwargs={"dataset": dataset, "select": select}
         )
     parts = [
-        hugging_face.Dataset.from_dict(part, features=features) for part in _chunks(columns)
-    ] or [hugging_face.Dataset.from_dict({name: [] for name in features}, features=features)]
-    return parts[0] if len(parts) == 1 else hugging_face.concatenate_datasets(parts)
+        hugging_face.Dataset.from_dict(part, features=stored) for part in _chunks(columns)
+    ] or [hugging_face.Dataset.from_dict({name: [] for name in stored}, features=stored)]
+    joined = parts[0] if len(parts) == 1 else hugging_face.concatenate_datasets(parts)
+    return joined if stored == features else joined.cast(features)
+
+
+def _is_sound(kind: Feature) -> bool:
+    """Return whether values are exported as sound files; this needs the sampling rate."""
+    return isinstance(kind, Audio) and kind.sample_rate is not None
 
 
 def _chunks(columns: _Columns) -> Iterator[dict[str, Any]]:
     """Yield columns of consecutive examples, as arrays and lists."""
     for ids in columns.dataset.raw.chunks():
-        yield {
-            name: column if isinstance(column, np.ndarray) else column.tolist()
-            for name, column in columns.read(ids).items()
-        }
+        part: dict[str, Any] = {}
+        for name, column in columns.read(ids).items():
+            kind: Any = columns.kinds[name]
+            if _is_sound(kind):
+                part[name] = [{"bytes": encode_wav(each, kind), "path": None} for each in column]
+            else:
+                part[name] = column if isinstance(column, np.ndarray) else column.tolist()
+        yield part
 
 
 def _examples(dataset: Operations, select: Iterable[str] | str | None) -> Iterator[dict[str, Any]]:
@@ -122,6 +138,8 @@ def _hf_feature(hugging_face: Any, name: str, kind: Feature) -> Any:
     """Return a feature of Hugging Face."""
     if isinstance(kind, Image):
         return hugging_face.Image()
+    if isinstance(kind, Audio) and kind.sample_rate is not None:
+        return hugging_face.Audio(sampling_rate=kind.sample_rate, decode=False)
     if isinstance(kind, ClassLabel):
         if kind.names is not None:
             return hugging_face.ClassLabel(names=list(kind.names))

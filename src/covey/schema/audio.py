@@ -325,6 +325,14 @@ def import_soundfile() -> Any:
     return soundfile
 
 
+def encode_wav(samples: NDArray[Any], feature: Audio) -> bytes:
+    """Return samples as a WAV file, without loss."""
+    file = io.BytesIO()
+    subtype = "PCM_16" if feature.dtype == "int16" else "FLOAT"
+    import_soundfile().write(file, samples, feature.sample_rate, subtype, format="WAV")
+    return file.getvalue()
+
+
 class AudioHeader(NamedTuple):
     """The header of an encoded file."""
 
