@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import html
+import os
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
-from covey.errors import shorten
+from covey.errors import DatasetError, shorten
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset
@@ -81,6 +82,13 @@ def show(batch: Any, *, names: Sequence[str] | Mapping[int, str] | None = None) 
     >>> show((np.zeros((2, 8, 8), np.uint8), np.array([0, 1])), names=["owl", "wren"])
     <batch of 2 examples: x uint8 (2, 8, 8), y int64 (2,)>
     """
+    if isinstance(batch, (str, bytes, os.PathLike)):
+        raise DatasetError(
+            option="batch",
+            found=batch,
+            allowed="a batch of a loader",
+            remedy="run `covey show PATH` to print a dataset",
+        )
     return BatchView(batch, names)
 
 

@@ -79,6 +79,8 @@ class WriteResult:
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
     """Shards of the replaced version, which are deleted by the next write."""
+    kept_splits: tuple[str, ...] = field(default=(), repr=False)
+    """Splits of earlier writes, which this write did not change."""
     others: tuple[WriteResult, ...] = field(default=(), repr=False)
     """The other splits of the same write."""
 

@@ -397,12 +397,15 @@ def test_split_without_valid_examples():
     assert not os.path.exists("data")
 
 
-def test_hold_out_needs_one_split():
+def test_hold_out_needs_one_split(capsys):
     put("train/owl", "val/owl", count=20)
+    assert main(["write", "photos", "data", "--hold-out-fraction", "0.5"]) == 1
+    message = capsys.readouterr().err
+    assert "the source has the splits 'train', 'val'; pass --split train" in message
     hold_out = covey.HoldOut(fraction=0.5, split="dev")
     with pytest.raises(DatasetError) as caught:
         covey.write("photos", "data", hold_out=hold_out, progress=False)
-    assert caught.value.option == "hold_out"
+    assert caught.value.remedy == "pass split='train' to write one of them"
     result = covey.write("photos", "data", split="train", hold_out=hold_out, progress=False)
     assert list(result.splits) == ["train", "dev"]
 
@@ -462,3 +465,14 @@ def test_splits_with_different_labels():
     assert caught.value.option == "label"
     with pytest.raises(DatasetError, match="different features"):
         covey.write(sources, "data", label=None, progress=False)
+
+
+def test_splits_of_an_earlier_write_are_reported(capsys):
+    """An overwritten split may share examples with splits that stay."""
+    put("train/owl", "train/wren", "val/owl", "test/owl")
+    assert main(["write", "photos", "out", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["write", "photos", "out", "--split", "train", "--mode", "overwrite"]) == 0
+    assert "note: 2 other splits of an earlier write, 'test', 'val'" in capsys.readouterr().out
+    result = covey.write("photos", "out", split="val", mode="overwrite", progress=False)
+    assert sorted(result.kept_splits) == ["test", "train"]

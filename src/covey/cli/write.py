@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from covey._text import table
+from covey._text import count_of, list_names, table
 from covey.cli.options import (
     add_progress,
     add_storage_option,
@@ -253,7 +253,7 @@ def run(options: argparse.Namespace) -> None:
             storage_options=dict(options.storage_option),
         )
     if not options.quiet:
-        print_lines(*summary(result, has_new_classes=options.hold_out_classes is not None))
+        print_lines(*summary(result, options))
     _report(result, options, has_splits=isinstance(source, Mapping))
 
 
@@ -333,9 +333,10 @@ def _describe(source: Source) -> Iterator[str]:
     kind = None if source.features is None else source.features.get(source.label)
     column: Any = (source.columns or {}).get(source.label)
     if isinstance(kind, ClassLabel) and kind.names is not None:
-        yield f"{len(kind.names):,} classes of {source.label!r}"
+        yield f"{count_of(len(kind.names), 'class', 'classes')} of {source.label!r}"
     elif hasattr(column, "tolist"):
-        yield f"{len(set(column.tolist())):,} classes of {source.label!r}"
+        classes = count_of(len(set(column.tolist())), "class", "classes")
+        yield f"{classes} of {source.label!r}"
     else:
         yield f"label {source.label!r}"
 
@@ -355,13 +356,8 @@ def _advised() -> Iterator[None]:
         raise
 
 
-def summary(result: WriteResult, *, has_new_classes: bool = False) -> list[str]:
-    """Return the lines of a table with a row for each split.
-
-    Args:
-        result: The result of the write.
-        has_new_classes: Whether no class is in two splits, as requested.
-    """
+def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
+    """Return the lines of a table with a row for each split, and what a user may not expect."""
     from covey._progress import format_bytes
 
     written = list(result.splits.values())
@@ -381,11 +377,17 @@ def summary(result: WriteResult, *, has_new_classes: bool = False) -> list[str]:
     label = "" if result.label is None else f"; label {result.label!r}"
     lines = [f"{result.path}: {features}{label}", *table(header, rows)]
     for split, names in result.unshared_classes.items():
-        if names and not has_new_classes:
+        if names and options.hold_out_classes is None:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])
             more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
             count = "1 class is" if len(names) == 1 else f"{len(names):,} classes are"
             lines.append(f"note: {count} in {split!r} only: {shown}{more}")
+    if result.kept_splits and options.mode == "overwrite":
+        kept = count_of(len(result.kept_splits), "other split")
+        lines.append(
+            f"note: {kept} of an earlier write, {list_names(result.kept_splits)}, "
+            "may have the same examples"
+        )
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
         lines.append(
@@ -404,7 +406,7 @@ def _report(result: WriteResult, options: argparse.Namespace, *, has_splits: boo
     )
     if not skipped:
         return
-    lines = [f"skipped {len(skipped):,} examples of {options.source}:"]
+    lines = [f"skipped {count_of(len(skipped), 'example')} of {options.source}:"]
     for split, each in skipped[:_MAX_LISTED]:
         where = f"{split}: " if has_splits else ""
         lines.append(f"  {where}example {each.record}: {each.reason}")

@@ -67,7 +67,8 @@ def open(  # noqa: A001 - like gzip.open
             classes too.
         features: The features to decode records with; by default those of the dataset, or those
             inferred from its records.
-        decode_images: Return images as pixels, which requires Pillow, not as encoded bytes.
+        decode_images: Return images as pixels, not as encoded bytes. JPEG and PNG are decoded
+            natively, other formats by Pillow.
         max_pixels: The maximum number of pixels (height x width) of an image to decode, 64 million
             by default; it applies to the loaders of the dataset too. A larger image raises an error
             with its record before it is decoded.

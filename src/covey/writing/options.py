@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
-from covey.errors import DatasetError
+from covey.errors import DatasetError, list_names
 from covey.labels import AUTO
 from covey.schema import Features
 from covey.shuffle.keys import RecordOrder
@@ -84,8 +84,8 @@ class WriteOptions:
         _check("hold_out", self.hold_out, is_valid, "a covey.HoldOut")
         if self.hold_out is not None and self.more_splits:
             raise DatasetError(
-                f"the source has the splits {', '.join(map(repr, self.splits))}",
-                option="hold_out",
+                "examples are held out from one split, but the source has the splits "
+                + list_names((self.split, *self.more_splits)),
                 remedy=f"pass split={self.split!r} to write one of them",
             )
         if self.hold_out is not None and self.hold_out.split == self.split:

@@ -194,9 +194,15 @@ class SplitWriter:
                 skipped=(),
                 seconds=time.perf_counter() - self._started,
                 replaced=split.target.old_shards(),
+                kept_splits=self._kept_splits(),
             )
             for split in splits
         ]
+
+    def _kept_splits(self) -> tuple[str, ...]:
+        """Return the splits of the dataset that are not written."""
+        names = () if self.target.info is None else (each.name for each in self.target.info.splits)
+        return tuple(name for name in names if name not in self._options.splits)
 
     def _stage(
         self,

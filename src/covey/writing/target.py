@@ -104,7 +104,8 @@ class TargetSplit:
             raise DatasetExistsError(
                 f"split {split!r} exists",
                 path=directory,
-                remedy="pass mode='overwrite' to replace it, or pass mode='append' to add to it",
+                remedy="pass mode='overwrite' to replace it, or pass mode='append' to add other "
+                "examples",
             )
         if unique or target.old is not None or target._has_strays():
             target = replace(target, template=versioned_template(new_token()))
