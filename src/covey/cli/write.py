@@ -391,7 +391,7 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
         lines.append(
-            f"{replaced:,} shards of the replaced version stay until the next write; `covey repair "
+            f"{count_of(replaced, 'shard')} of the replaced version kept until the next write; `covey repair "
             f"{result.path}` deletes them"
         )
     return lines
