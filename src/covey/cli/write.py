@@ -390,8 +390,9 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
         )
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
+        kept = count_of(replaced, "shard")
         lines.append(
-            f"{count_of(replaced, 'shard')} of the replaced version kept until the next write; `covey repair "
+            f"{kept} of the replaced version kept until the next write; `covey repair "
             f"{result.path}` deletes them"
         )
     return lines
