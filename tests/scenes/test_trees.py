@@ -4,6 +4,7 @@ ways."""
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,7 @@ def test_splits_without_classes():
 
 def test_directories_of_splits_that_are_no_splits():
     put("train/Fruit/Banana", "test/Fruit/Banana")
-    with pytest.raises(SourceError, match="would be parts of class names"):
+    with pytest.raises(SourceError, match="'train', 'test' would be part of class names"):
         open_source("photos", splits=[])
     source = open_source("photos", splits=[], class_from="path")
     assert names_of(source) == ("test/Fruit/Banana", "train/Fruit/Banana")
@@ -410,6 +411,38 @@ def test_options_of_a_path_in_python(capsys):
         "photos", "one", kind="image directory", splits=[], class_from="last", progress=False
     )
     assert (result.notes, result.classes) == ((), {"owl": 4, "extra": 2})
+
+
+TREES = {
+    "splits, and images of no class": ["train/owl", "val/owl", "unsorted"],
+    "splits of nested classes, and others": [*GROCERIES, "extra/owl"],
+    "splits below classes": ["owl/train", "owl/test", "wren/train", "wren/test"],
+    "splits without classes": ["train", "test"],
+    "splits without classes, and others": ["train", "test", "owl"],
+    "classes at two depths": ["owl", "owl/young", "wren"],
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_every_option_that_is_offered_is_accepted(tree):
+    put(*TREES[tree])
+    tried = offered = 0
+    pending = [{}]
+    while pending:
+        options = pending.pop()
+        try:
+            covey.write("photos", f"data{tried}", **options, progress=False)
+        except SourceError as error:
+            for clause in error.remedy.split(", or "):
+                found = dict(re.findall(r"(\w+)='?([\w,]+)'?", clause))
+                assert clause.startswith("pass ") == bool(found)
+                if found:
+                    found |= {name: int(v) for name, v in found.items() if name == "class_depth"}
+                    assert not found.keys() & options.keys()
+                    pending.append({**options, **found})
+                    offered += 1
+        tried += 1
+    assert tried == offered + 1 > 1
 
 
 @pytest.mark.parametrize(
