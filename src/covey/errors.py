@@ -83,7 +83,8 @@ def checks_keywords(
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        names = {*inspect.signature(function).parameters, *also}
+        parameters = inspect.signature(function).parameters.values()
+        names = {each.name for each in parameters if each.kind != each.VAR_KEYWORD} | {*also}
 
         @functools.wraps(function)
         def checked(*args: Params.args, **kwargs: Params.kwargs) -> Result:

@@ -83,6 +83,8 @@ class WriteResult:
     """Splits of earlier writes, which this write did not change."""
     others: tuple[WriteResult, ...] = field(default=(), repr=False)
     """The other splits of the same write."""
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    """Notes of the source, such as directories that were not read."""
 
     @property
     def splits(self) -> dict[str, WriteResult]:
@@ -104,6 +106,7 @@ class WriteResult:
         classes = f", {len(self.classes):,} classes of {self.label!r}" if self.classes else ""
         skipped = f", {len(self.skipped):,} skipped" if self.skipped else ""
         others = "".join(f"\n{each!r}" for each in self.others)
+        others += "".join(f"\n  note: {escape(each)}" for each in self.notes)
         return (
             f"<WriteResult: {shorten(self.path, 80)}: split {self.split!r}, "
             f"{count_of(self.records, 'example')}{classes}, {count_of(len(self.shards), 'shard')}, "
@@ -130,6 +133,7 @@ class WriteResult:
             count = len(self.replaced)
             lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
+        lines += [f"  note      {each}" for each in self.notes]
         text = "\n".join(map(escape, lines))
         return "\n".join([text, *map(str, self.others)])
 

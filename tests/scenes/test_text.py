@@ -4,6 +4,8 @@ import contextlib
 import gzip
 import itertools
 import json
+import re
+import shutil
 import subprocess
 import sys
 
@@ -16,6 +18,7 @@ from covey.sources import open_source, open_splits
 
 INTENTS = ("alarm", "greeting", "weather")
 TEXTS = [(f"sentence {n}, of {INTENTS[n % 3]}", INTENTS[n % 3]) for n in range(24)]
+GIF = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
 PAIRS = [list(pair) for pair in TEXTS]
 OBJECTS = [{"text": text, "label": label} for text, label in TEXTS]
 
@@ -189,6 +192,31 @@ def test_a_directory_that_is_a_source(tmp_path, capsys):
     for command in ("info", "verify", "sample", "index"):
         assert main([command, "my photos"]) != 0
         assert "covey write 'my photos' data/my_photos" in capsys.readouterr().err
+
+
+def test_a_source_that_is_written_with_options(tmp_path, capsys):
+    save("rows.csv", table(header=""))
+    for error in opened_as_dataset("rows.csv"):
+        assert error.reason.startswith("it is a source (CSV), not a dataset; columns must be")
+        assert "`covey write rows.csv data/rows --columns COLUMNS`" in error.remedy
+    save("words.csv", table(header="text,tone\n"))
+    for error in opened_as_dataset("words.csv"):
+        assert "`covey write words.csv data/words --label NAME`" in error.remedy
+        assert "`covey.write('words.csv', 'data/words', label=NAME)`" in error.remedy
+    for name in ("train/owl", "test/owl", "unsorted"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        save(f"photos/{name}/1.gif", GIF)
+    for error in opened_as_dataset("photos"):
+        assert "not a dataset; directories of splits are mixed" in error.reason
+    for command in ("info", "verify", "index"):
+        assert main([command, "photos"]) != 0
+        shown = capsys.readouterr().err
+        assert "--splits train,test` to read these directories only, or `" in shown
+    commands = re.findall("`covey ([^`]*)`", shown)
+    assert len(commands) == 2
+    for command in commands:
+        assert main(command.split()) == 0
+        shutil.rmtree("data")
 
 
 def test_a_pattern_that_is_a_source():

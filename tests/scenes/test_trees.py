@@ -4,6 +4,7 @@ ways."""
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,7 @@ def test_splits_without_classes():
 
 def test_directories_of_splits_that_are_no_splits():
     put("train/Fruit/Banana", "test/Fruit/Banana")
-    with pytest.raises(SourceError, match="would be parts of class names"):
+    with pytest.raises(SourceError, match="'train', 'test' would be part of class names"):
         open_source("photos", splits=[])
     source = open_source("photos", splits=[], class_from="path")
     assert names_of(source) == ("test/Fruit/Banana", "train/Fruit/Banana")
@@ -397,7 +398,95 @@ def test_split_without_valid_examples():
     assert not os.path.exists("data")
 
 
+<<<<<<< HEAD
 def test_hold_out_needs_one_split(capsys):
+=======
+def test_options_of_a_path_in_python(capsys):
+    put("train/owl", "val/owl", "extra")
+    with pytest.raises(SourceError) as caught:
+        covey.write("photos", "data", progress=False)
+    assert "pass splits='train,val'" in caught.value.remedy
+    result = covey.write("photos", "data", splits="train,val", progress=False)
+    assert list(result.splits) == ["train", "val"]
+    assert result.notes == ("not read: 'extra' (2 images at depth 1)",)
+    assert all(result.notes[0] in text for text in (str(result), repr(result)))
+    result = covey.write(
+        "photos", "one", kind="image directory", splits=[], class_from="last", progress=False
+    )
+    assert (result.notes, result.classes) == ((), {"owl": 4, "extra": 2})
+
+
+TREES = {
+    "splits, and images of no class": ["train/owl", "val/owl", "unsorted"],
+    "splits of nested classes, and others": [*GROCERIES, "extra/owl"],
+    "splits below classes": ["owl/train", "owl/test", "wren/train", "wren/test"],
+    "splits without classes": ["train", "test"],
+    "splits without classes, and others": ["train", "test", "owl"],
+    "classes at two depths": ["owl", "owl/young", "wren"],
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_every_option_that_is_offered_is_accepted(tree):
+    put(*TREES[tree])
+    tried = offered = 0
+    pending = [{}]
+    while pending:
+        options = pending.pop()
+        try:
+            covey.write("photos", f"data{tried}", **options, progress=False)
+        except SourceError as error:
+            for clause in error.remedy.split(", or "):
+                found = dict(re.findall(r"(\w+)='?([\w,]+)'?", clause))
+                assert clause.startswith("pass ") == bool(found)
+                if found:
+                    found |= {name: int(v) for name, v in found.items() if name == "class_depth"}
+                    assert not found.keys() & options.keys()
+                    pending.append({**options, **found})
+                    offered += 1
+        tried += 1
+    assert tried == offered + 1 > 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("kind", "CSV"), ("splits", "none"), ("columns", ["x"]), ("class_depth", 1)],
+)
+def test_options_of_a_path_are_refused_for_examples(option, value):
+    with pytest.raises(DatasetError, match="it is an option of a path") as caught:
+        covey.write([{"x": 1, "label": "owl"}], "data", **{option: value})
+    assert (caught.value.option, caught.value.found) == (option, value)
+    with pytest.raises(TypeError, match="did you mean 'class_depth'"):
+        covey.write("photos", "data", class_dept=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'source'"):
+        covey.write("photos", "data", source={})
+
+
+def test_split_written_under_another_name(capsys):
+    put("train/owl", "val/owl")
+    assert covey_write("photos", "cli", "--split", "valid") == 0
+    note = "split 'val' of the source is written as 'valid'"
+    assert f"note: {note}" in capsys.readouterr().out
+    assert covey.write("photos", "data", split="valid", progress=False).notes == (note,)
+    assert covey.write("photos", "data", split="val", progress=False).notes == ()
+    with pytest.raises(SourceError, match="did you mean 'val'") as caught:
+        covey.write("photos", "data", split="valdation", progress=False)
+    assert (caught.value.option, caught.value.found) == ("split", "valdation")
+    with pytest.raises(SourceError, match="did you mean 'train'"):
+        open_source("photos", split="trian")
+
+
+def test_repeated_options():
+    put("train/owl", "test/owl", "extra")
+    assert covey_write("photos", "data", "--splits=train", "--splits=test") == 0
+    assert list(open_splits("data")) == ["train", "test"]
+    Path("a.csv").write_text("hoot,owl\ntrill,wren\nhoot,owl\n")
+    assert covey_write("a.csv", "table", "--columns", "text", "--columns", "label") == 0
+    assert counts("table", "train") == {"owl": 2, "wren": 1}
+
+
+def test_hold_out_needs_one_split():
+>>>>>>> fixa
     put("train/owl", "val/owl", count=20)
     assert main(["write", "photos", "data", "--hold-out-fraction", "0.5"]) == 1
     message = capsys.readouterr().err

@@ -20,7 +20,7 @@ SOURCE = Path(covey.__file__).parent
 CALLABLES = {
     "*": [
         covey.open, covey.write, covey.Dataset.batches, covey.Dataset.shuffled, LoadOptions,
-        covey.Image, covey.Tensor,
+        covey.Image, covey.Tensor, covey.sources.SourceOptions,
     ],
     "adapters": [covey.Loader.to_torch, covey.Loader.to_tf, covey.Loader.to_jax],
     "maintenance": [covey.repair, covey.verify, covey.info, covey.build_index],

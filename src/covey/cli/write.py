@@ -82,6 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--columns",
         metavar="NAMES",
         type=name_list,
+        action="extend",
         help="names of the columns of a table without a header, or of the elements of lists in "
         "JSON: path,fine,coarse",
     )
@@ -97,8 +98,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--splits",
         metavar="NAMES",
+        action="append",
         help="directories of SOURCE that are splits, such as train,val,test, or none; other "
-        "directories are not read (default: detected by their names)",
+        "directories are not read; may be repeated (default: detected by their names)",
     )
     reading.add_argument(
         "--class-depth",
@@ -294,7 +296,7 @@ def _hold_out(options: argparse.Namespace) -> HoldOut | None:
 def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
     """Open the source or the splits to write, and print their description."""
     from covey.sources import Source, open_splits
-    from covey.sources.source import choose_split
+    from covey.sources.source import choose_split, renaming_note
 
     found = open_splits(
         options.source,
@@ -303,22 +305,26 @@ def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
         columns=options.columns,
         delimiter=options.delimiter,
         field=options.field,
-        splits=options.splits,
+        splits=None if options.splits is None else ",".join(options.splits),
         class_depth=options.class_depth,
         class_from=options.class_from,
     )
     wanted = options.source_split or options.split
+    notes = found.notes
     opened: Source | Mapping[str, Source]
     if isinstance(found, Source):
         opened = found
     elif wanted is not None:
-        opened = found[choose_split(found, wanted, options.source)]
+        chosen = choose_split(found, wanted, options.source)
+        opened = found[chosen]
+        if options.source_split is None and chosen != options.split:
+            notes = (*notes, renaming_note(chosen, options.split))
     else:
         opened = dict(found)
     if not options.quiet:
         for each in [opened] if isinstance(opened, Source) else opened.values():
             print_lines(f"{each.path}: {', '.join([each.kind, *_describe(each)])}")
-        for note in found.notes:
+        for note in notes:
             print_lines(f"note: {note}")
     return opened
 

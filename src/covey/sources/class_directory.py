@@ -286,9 +286,11 @@ class _Tree:
             all_leaf = is_leaf and all(len(parts) == level + 1 for parts in (*others, *above))
             if all_leaf and len(groups) == 1:
                 return None  # one class has the name of a split
-            raise self._ambiguous("directories of splits are mixed with others", *_decide(splits))
+            has_classes = not is_leaf or level > 0
+            remedies = self._decide(splits if has_classes else ())
+            raise self._ambiguous("directories of splits are mixed with others", *remedies)
         if len({parts[:level] for parts in found}) > 1:
-            raise self._ambiguous("directories of splits are below others", *_decide(splits))
+            raise self._ambiguous("directories of splits are below others", *self._decide(splits))
         if is_leaf:
             raise self._ambiguous(
                 f"directories of splits contain {self.files.noun}s, but no class directories",
@@ -343,6 +345,11 @@ class _Tree:
                 f"labels: {self._overview()}",
                 remedy="create a directory for each class, or a CSV file of file names and labels",
             )
+        names = _names_of_splits(below.values()) if self.options.splits == () else []
+        if names and source is None:
+            raise self._ambiguous(
+                f"{list_names(names)} would be part of class names; the directories are", *_NAMING
+            )
         if len(depths) > 1 and depth is None and source is None:
             raise self._ambiguous(
                 f"{self.files.noun}s are at different depths" + " below the splits" * (level >= 0),
@@ -350,11 +357,6 @@ class _Tree:
                 f"{min(depths)} of the directories above a file",
                 *_NAMING,
             )
-        is_refused = self.options.splits == () and source is None
-        if is_refused and any(
-            SPLIT_NAMES & {*map(str.lower, each[:-1])} for each in below.values()
-        ):
-            raise self._ambiguous("directories of splits would be parts of class names", *_NAMING)
         classes: dict[Parts, str | None] = {}
         for parts, each in below.items():
             directories = each if depth is None else each[:depth]
@@ -377,6 +379,16 @@ class _Tree:
         omitted = {parts: n for parts, n in self.counts.items() if parts not in splits}
         notes = (f"not read: {self._overview(omitted)}",) if omitted else ()
         return _Layout(roots, splits, classes, notes)
+
+    def _decide(self, splits: Sequence[str]) -> Iterator[str]:
+        """Yield the options that decide whether directories are splits."""
+        if splits:
+            yield f"pass splits='{','.join(splits)}' to read these directories only"
+        depths = {len(parts) for parts in self.counts} - {0}
+        if len(depths) > 1 or _names_of_splits(self.counts):
+            yield "pass splits='none' and class_from='path' if they are parts of class names"
+        else:
+            yield "pass splits='none' if they are classes"
 
     def _ambiguous(self, reason: str, *remedies: str) -> SourceError:
         """Return the error of a tree that can be read in several ways."""
@@ -402,17 +414,15 @@ class _Tree:
 
 
 _NAMING = (
-    "class_from='last' to name classes by the last directory",
-    "class_from='path' to name classes by all directories",
+    "pass class_from='last' to name classes by the last directory",
+    "pass class_from='path' to name classes by all directories",
 )
 
 
-def _decide(splits: Sequence[str]) -> tuple[str, ...]:
-    """Return the options that decide whether directories are splits."""
-    return (
-        f"pass splits='{','.join(splits)}' to read these directories only",
-        "splits='none' if they are classes",
-    )
+def _names_of_splits(directories: Iterable[Parts]) -> list[str]:
+    """Return the directories above those of the files that have common names of splits."""
+    above = {name for parts in directories for name in parts[:-1] if name.lower() in SPLIT_NAMES}
+    return sorted(above, key=_split_order)
 
 
 def _is_split(parts: Parts, level: int) -> bool:

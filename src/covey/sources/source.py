@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from covey._text import count_of, outline
-from covey.errors import CoveyError, SourceError, shorten
+from covey.errors import CoveyError, SourceError, closest, shorten
 from covey.errors import list_names as list_names
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
@@ -87,16 +87,21 @@ def _check(option: str, found: object, is_valid: bool, allowed: str) -> None:
         raise SourceError(option=option, found=found, allowed=allowed)
 
 
-class SourceKeywords(TypedDict, total=False):
-    """The options of :class:`SourceOptions` as keyword arguments."""
+class PathKeywords(TypedDict, total=False):
+    """The options of :class:`SourceOptions` as keyword arguments, except ``label``."""
 
-    label: str | None
     columns: Sequence[str] | None
     delimiter: str | None
     field: str | None
     splits: Sequence[str] | str | None
     class_depth: int | None
     class_from: Literal["last", "path"] | None
+
+
+class SourceKeywords(PathKeywords, total=False):
+    """The options of :class:`SourceOptions` as keyword arguments."""
+
+    label: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,11 +233,26 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
         return listed[0]
     if split in listed:
         return split
+    similar = closest(split, listed)
     for synonyms in SPLIT_ALIASES:
         found = [name for name in listed if name.lower() in synonyms]
         if split in synonyms and len(found) == 1:
             return found[0]
-    raise source_error(path, "", option="split", found=split, choices=listed)
+        if similar is None and len(found) == 1 and closest(split, synonyms) is not None:
+            similar = found[0]
+    raise source_error(
+        path,
+        "",
+        option="split",
+        found=split,
+        allowed=f"one of {list_names(listed)}",
+        remedy="" if similar is None else f"did you mean {similar!r}?",
+    )
+
+
+def renaming_note(found: str, split: str) -> str:
+    """Return the note of a split that is written under another name than that of the source."""
+    return f"split {found!r} of the source is written as {split!r}"
 
 
 def open_split_files(

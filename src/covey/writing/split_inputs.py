@@ -12,33 +12,63 @@ from covey.labels import AUTO
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.merge import describe, extends, unify
 from covey.sources import Source, SourceSplits, open_splits
-from covey.sources.source import choose_split
+from covey.sources.source import PathKeywords, choose_split, renaming_note
 from covey.writing.inputs import Input, normalize_input
 from covey.writing.options import WriteOptions
 
 DEFAULT_SPLIT = "train"
 
 
-def normalize_splits(examples: Any, split: str | None, label: str | None) -> dict[str, Input]:
-    """Return the input of each split to be written.
+def normalize_splits(
+    examples: Any,
+    split: str | None,
+    label: str | None,
+    kind: str | None = None,
+    source: PathKeywords | None = None,
+) -> tuple[dict[str, Input], tuple[str, ...]]:
+    """Return the input of each split to be written, and the notes of the source.
 
     Args:
         examples: Examples, or the splits of a source, of any supported type.
         split: The split of the source to be written, or the name of the only split (default: all
             splits of the source, or ``"train"``).
         label: The requested label, for a path.
+        kind: The format of a path.
+        source: Further options of a path.
+
+    Raises:
+        DatasetError: If options of a path are given, and the examples are not a path.
     """
     path = "examples"
+    source = source or {}
     if isinstance(examples, (str, bytes, os.PathLike)):
         path = os.fsdecode(examples)
-        examples = open_splits(path, label=None if label == AUTO else label)
+        label = None if label == AUTO else label
+        examples = open_splits(path, kind=kind, label=label, **source)
+    else:
+        _refuse_options({"kind": kind, **source}, examples)
+    notes = examples.notes if isinstance(examples, (Source, SourceSplits)) else ()
     if not _is_splits(examples):
-        return {DEFAULT_SPLIT if split is None else split: normalize_input(examples)}
+        return {DEFAULT_SPLIT if split is None else split: normalize_input(examples)}, notes
     if not len(examples):
         raise DatasetError("it has no splits", option="examples")
     if split is not None:
-        return {split: normalize_input(examples[choose_split(examples, split, path)])}
-    return {str(name): normalize_input(examples[name]) for name in examples}
+        found = choose_split(examples, split, path)
+        if found != split:
+            notes = (*notes, renaming_note(found, split))
+        return {split: normalize_input(examples[found])}, notes
+    return {str(name): normalize_input(examples[name]) for name in examples}, notes
+
+
+def _refuse_options(options: Mapping[str, Any], examples: Any) -> None:
+    given = next(((name, value) for name, value in options.items() if value is not None), None)
+    if given is not None:
+        raise DatasetError(
+            f"it is an option of a path; examples is of type {type(examples).__name__}",
+            option=given[0],
+            found=given[1],
+            allowed="omitted",
+        )
 
 
 def _is_splits(examples: Any) -> bool:

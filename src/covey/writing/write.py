@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
@@ -17,6 +17,7 @@ from covey.errors import DatasetError, FeatureError, SourceError, checks_keyword
 from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
+from covey.sources.source import PathKeywords
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import RecordsToWrite, sort_columns
 from covey.writing.encode import ItemEncoder
@@ -36,14 +37,18 @@ from covey.writing.split_inputs import join_inputs, normalize_splits
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-@checks_keywords()
+
+@checks_keywords(PathKeywords.__annotations__)
 def write(
     examples: Any,
     path: AnyPath,
     *,
     split: str | None = None,
     label: str | None = AUTO,
+    kind: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
     names: Sequence[str] | None = None,
@@ -65,6 +70,7 @@ def write(
     hold_out: HoldOut | None = None,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **source: Unpack[PathKeywords],
 ) -> WriteResult:
     """Write examples as one or several splits of a dataset, in the TFDS layout, with an index.
 
@@ -85,6 +91,8 @@ def write(
             unlabelled. ``"auto"`` is that of the source or of the existing splits, the only
             ClassLabel, or a feature with a common name: label, class, target, category, intent or
             species; if there is none, an error lists the candidates.
+        kind: Format of a path, one of :data:`covey.sources.KINDS` (default: detected from the
+            content).
         features: Features of the examples. The default is to infer them from all examples. All
             splits of a dataset have the same features.
         defaults: Values of missing features, by name, if features are inferred.
@@ -114,6 +122,8 @@ def write(
             ``covey.HoldOut(fraction=0.1, split="val")``. The source must have one split.
         progress: Whether to show a progress bar. The default is to show it in a terminal.
         storage_options: Options of fsspec for a URL, such as credentials.
+        source: Options of :class:`covey.sources.SourceOptions` for a path: ``columns``,
+            ``delimiter``, ``field``, ``splits``, ``class_depth`` and ``class_from``.
 
     Returns:
         A summary of the written split, or of the first one; ``splits`` has those of all splits.
@@ -127,7 +137,7 @@ def write(
     target = parse_path(path)
     if not target or "\0" in target:
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
-    inputs = normalize_splits(examples, split, label)
+    inputs, notes = normalize_splits(examples, split, label, kind, source)
     first, *more = inputs
     options = WriteOptions(
         split=first,
@@ -159,7 +169,7 @@ def write(
     try:
         result = call.run(target, storage_options)
         committed = True
-        return replace(result, seconds=time.perf_counter() - started)
+        return replace(result, seconds=time.perf_counter() - started, notes=notes)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # it reports whether the split was written
             raise
