@@ -398,9 +398,6 @@ def test_split_without_valid_examples():
     assert not os.path.exists("data")
 
 
-<<<<<<< HEAD
-def test_hold_out_needs_one_split(capsys):
-=======
 def test_options_of_a_path_in_python(capsys):
     put("train/owl", "val/owl", "extra")
     with pytest.raises(SourceError) as caught:
@@ -485,8 +482,7 @@ def test_repeated_options():
     assert counts("table", "train") == {"owl": 2, "wren": 1}
 
 
-def test_hold_out_needs_one_split():
->>>>>>> fixa
+def test_hold_out_needs_one_split(capsys):
     put("train/owl", "val/owl", count=20)
     assert main(["write", "photos", "data", "--hold-out-fraction", "0.5"]) == 1
     message = capsys.readouterr().err
