@@ -95,6 +95,32 @@ def test_a_feature_that_is_called_all(tmp_path):
         assert set(ds.sequential(8).batch(0)[0]) == {"all", "rest"}
 
 
+def test_photos_of_different_sizes_fail_before_training(tmp_path):
+    for number in range(12):
+        path = tmp_path / "photos" / SPECIES[number % 4] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (24, 20) if number < 11 else (30, 20)).save(path)
+    covey.write(tmp_path / "photos", tmp_path / "birds", progress=False)
+    with covey.open(tmp_path / "birds", split="train") as birds:
+        with pytest.raises(covey.errors.ImageSizeError) as caught:
+            birds.batches(4, 2)
+        assert str(caught.value) == (
+            "feature 'image': image_size is None; must be an integer such as 224, (height, width) "
+            "such as (224, 320), or 'ragged' for a list of arrays; images have different sizes: "
+            "20 x 24, 20 x 30"
+        )
+        for size, shape in ((32, (32, 32)), ((20, 24), (20, 24))):
+            spec, _ = birds.batches(4, 2, image_size=size).to_tf().element_spec
+            assert tuple(spec.shape) == (8, *shape, 3)
+        for size in ("32", -1):
+            with pytest.raises(FeatureError) as caught:
+                birds.batches(4, 2, image_size=size)
+            assert caught.value.allowed == (
+                "an integer from 1 to 32767 such as 224, or a pair (height, width) of them such "
+                "as (224, 320)"
+            )
+
+
 # Transforms.
 
 
