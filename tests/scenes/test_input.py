@@ -177,6 +177,28 @@ def test_sounds_of_different_lengths(digits):
     assert np.isfinite(model.evaluate(loader.to_tf(), verbose=0))
 
 
+def test_a_sequential_model_of_sounds(digits):
+    options = {"seed": 2, "select": "samples", "pad": 0, "pad_lengths": False}
+    loader = digits.batches(4, 3, **options)
+    batches = loader.to_tf()
+    assert batches.element_spec[0] == tf.TensorSpec([12, None], tf.float32)
+    model = keras.Sequential(
+        [
+            keras.Input((None,)),
+            keras.layers.Reshape((-1, 1)),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(4),
+        ]
+    )
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(batches, epochs=2, shuffle=False, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    for x, _ in loader.copy(batch=0).to_torch():
+        assert isinstance(x, torch.Tensor)
+    fixed = digits.batches(4, 3, **options, pad_length=160, truncate=True).to_tf()
+    assert fixed.element_spec[0] == tf.TensorSpec([12, 160], tf.float32)
+
+
 def test_tokens_are_padded_like_by_tensorflow(digits):
     options = {"seed": 2, "select": "tokens"}
     ragged = digits.batches(4, 3, **options).to_tf()

@@ -151,12 +151,12 @@ class Loadable(Examples, ABC):
         rotated, the sizes of some examples decide. Other differences are found in the batch that
         has them.
         """
-        format, plan = loader.format, loader.plan
+        content, plan = loader.format, loader.plan
         pixels = loader.options.pixels
-        if not isinstance(format, BatchFormat) or pixels.size is not None or pixels.ragged:
+        if not isinstance(content, BatchFormat) or pixels.size is not None or pixels.ragged:
             return
-        for name in format.image_names:
-            feature, found = format.features[name], self._image_summary(name)
+        for name in content.image_names:
+            feature, found = content.features[name], self._image_summary(name)
             assert isinstance(feature, Image)
             if None not in feature.shape[:2] or found is None:
                 continue
