@@ -37,6 +37,26 @@ class Hook:
         self.function = function
         self._names = accepted(function)
 
+    def check_arguments(self, count: int, description: str) -> None:
+        """Raise FeatureError if the function cannot be called with `count` arguments.
+
+        Args:
+            count: Number of positional arguments; ``rng``, ``step`` and ``row`` are keywords.
+            description: What they are, for the message.
+        """
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):  # a builtin without a signature
+            return
+        try:
+            signature.bind(*[None] * count, **dict.fromkeys(self._names))
+        except TypeError as error:
+            raise FeatureError(
+                option=self.option,
+                found=f"a function of {signature}",
+                allowed=f"a function of {description}",
+            ) from error
+
     def __call__(self, *arguments: Any, key: BatchKey, row: int | None = None) -> Any:
         seeded: dict[str, Any] = {}
         for name in self._names:
