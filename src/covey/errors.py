@@ -8,7 +8,8 @@
     │   ├── CorruptRecordError         a TFRecord frame or its compression is corrupt
     │   └── ExampleError               a record is not a tf.train.Example of the expected features
     ├── FeatureError               a schema, or a value to be written, is invalid
-    │   └── DuplicateKeyError          two examples have the same key
+    │   ├── DuplicateKeyError          two examples have the same key
+    │   └── ImageSizeError             images of a batch have different sizes
     ├── DatasetError               a dataset cannot be read or written as requested
     │   ├── DatasetExistsError         the dataset or split exists
     │   ├── UnknownClassError          a class id or class name does not exist
@@ -276,6 +277,10 @@ class DuplicateKeyError(FeatureError):
         super().__init__(reason, **fields)
         self.key = key
         self.examples = examples
+
+
+class ImageSizeError(FeatureError):
+    """Images of a batch have different sizes, which is not an error of one record."""
 
 
 class SourceError(CoveyError, ValueError):

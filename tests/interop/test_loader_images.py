@@ -5,7 +5,8 @@ import multiprocessing
 import os
 import pickle
 import warnings
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -24,14 +25,24 @@ from loaded import (
     same,
 )
 from opened import opened, put
-from pictures import DECODERS, as_12_bits, decoding_with, draw, encode, pillow, png
+from pictures import (
+    DECODERS,
+    as_12_bits,
+    decoding_with,
+    draw,
+    encode,
+    exif_orientation,
+    pillow,
+    png,
+)
 from written import fresh_process, write
 
 from covey import Features, Image, RecordWriter
 from covey.adapters import as_array, convert
-from covey.errors import ExampleError, FeatureError, SkippedRecordsWarning
+from covey.errors import ExampleError, FeatureError, ImageSizeError, SkippedRecordsWarning
 from covey.loader.prefetch import NativeProducer, start_producer
 from covey.plan import BalancedPlan
+from covey.reading import Gatherer
 from covey.schema.pixel_options import PixelOptions
 from covey.schema.pixels import ImageColumn
 from covey.storage import open_storage
@@ -380,14 +391,67 @@ def test_shorter_last_batch(pictures, threads):
 # Sizes.
 
 
+@contextmanager
+def without_summary(ds):
+    """Return a dataset whose index has no summary of the images, like that of another writer."""
+    (table,) = ds._gatherer.tables
+    metadata = replace(table.index.metadata, images=None)
+    gatherer = Gatherer([replace(table, index=replace(table.index, metadata=metadata))])
+    with ds._with(gatherer=gatherer) as other:
+        yield other
+
+
+@pytest.mark.parametrize("kinds", ["jpeg", "mixed"])
+def test_the_index_knows_that_sizes_differ(pictures, kinds):
+    ds = pictures(kinds)
+    for load in (ds.sequential, ds.shuffled, ds.batches):
+        with pytest.raises(ImageSizeError) as raised:
+            load(4)
+        error = raised.value
+        assert (error.option, error.feature, error.found) == ("image_size", "image", None)
+        assert "30 x 40, 36 x 44" in str(error)
+        load(4, image_size=8)
+        load(4, image_size="ragged")
+        load(4, decode_images=False)
+    # Sums and parts of datasets.
+    with pytest.raises(ImageSizeError):
+        (ds + ds).sequential(4)
+    with pytest.raises(ImageSizeError):
+        ds.where(label=ds.classes.labels[:2].tolist()).batches(2, 2)
+
+
+def test_parts_whose_images_have_one_size(tmp_path):
+    many = [{"image": encode(draw((8, 9 + n % 3, 3), n)), "label": n % 3} for n in range(60)]
+    write(many, tmp_path, features={"image": Image(), "label": "int64"}, label="label")
+    with opened(tmp_path) as ds:
+        assert first(ds.where(label=1).batches(1, 4))[0].shape == (4, 8, 10, 3)
+        assert first(ds.batches(1, 4, class_list=[2]))[0].shape == (4, 8, 11, 3)
+        with pytest.raises(ImageSizeError):
+            ds.batches(1, 4, class_list=[1, 2])
+
+
+def test_rotated_images_of_one_size(tmp_path):
+    turned = png(draw((9, 8, 3)), exif=exif_orientation(6))
+    many = [{"image": turned if n % 2 else encode(draw((8, 9, 3), n))} for n in range(8)]
+    for oriented in (False, True):
+        write(many, tmp_path / str(oriented), features={"image": Image(exif_orientation=oriented)})
+        with opened(tmp_path / str(oriented)) as ds:
+            if oriented:
+                assert first(ds.sequential(8)).shape == (8, 8, 9, 3)
+            else:
+                with pytest.raises(ImageSizeError):
+                    ds.sequential(8)
+
+
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("hooked", [False, True])
 @pytest.mark.parametrize("kinds", KINDS)
 def test_different_sizes_are_rejected(pictures, kinds, hooked, threads, decoder):
     hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
-    loader = pictures(kinds).sequential(4, threads=threads, **hooks)
-    with pytest.raises(FeatureError) as raised:
-        first(loader)
+    with without_summary(pictures(kinds)) as ds:
+        loader = ds.sequential(4, threads=threads, **hooks)
+        with pytest.raises(ImageSizeError) as raised:
+            first(loader)
     error = raised.value
     assert (error.option, error.feature, error.found) == ("image_size", "image", None)
     assert "30 x 40, 31 x 41, 32 x 42, 33 x 43" in str(error)
@@ -404,10 +468,10 @@ def test_first_batch_with_another_size(tmp_path, threads, hooked, decoder):
     write(many, tmp_path, features={"image": Image(), "label": "int64"}, label="label",
           shuffle=False)  # fmt: skip
     hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
-    with opened(tmp_path) as ds:
+    with opened(tmp_path) as whole, without_summary(whole) as ds:
         loader = ds.sequential(4, threads=threads, **hooks)
         found = []
-        with pytest.raises(FeatureError) as raised:
+        with pytest.raises(ImageSizeError) as raised:
             found += (x.shape for x, _ in loader)
         assert loader.step == 10
         assert (raised.value.option, raised.value.feature) == ("image_size", "image")

@@ -95,6 +95,32 @@ def test_a_feature_that_is_called_all(tmp_path):
         assert set(ds.sequential(8).batch(0)[0]) == {"all", "rest"}
 
 
+def test_photos_of_different_sizes_fail_before_training(tmp_path):
+    for number in range(12):
+        path = tmp_path / "photos" / SPECIES[number % 4] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (24, 20) if number < 11 else (30, 20)).save(path)
+    covey.write(tmp_path / "photos", tmp_path / "birds", progress=False)
+    with covey.open(tmp_path / "birds", split="train") as birds:
+        with pytest.raises(covey.errors.ImageSizeError) as caught:
+            birds.batches(4, 2)
+        assert str(caught.value) == (
+            "feature 'image': image_size is None; must be an integer such as 224, (height, width) "
+            "such as (224, 320), or 'ragged' for a list of arrays; images have different sizes: "
+            "20 x 24, 20 x 30"
+        )
+        for size, shape in ((32, (32, 32)), ((20, 24), (20, 24))):
+            spec, _ = birds.batches(4, 2, image_size=size).to_tf().element_spec
+            assert tuple(spec.shape) == (8, *shape, 3)
+        for size in ("32", -1):
+            with pytest.raises(FeatureError) as caught:
+                birds.batches(4, 2, image_size=size)
+            assert caught.value.allowed == (
+                "an integer from 1 to 32767 such as 224, or a pair (height, width) of them such "
+                "as (224, 320)"
+            )
+
+
 # Transforms.
 
 
@@ -149,6 +175,28 @@ def test_sounds_of_different_lengths(digits):
     model = keras.Model(inputs, keras.layers.Dense(4)(inputs["samples"]))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     assert np.isfinite(model.evaluate(loader.to_tf(), verbose=0))
+
+
+def test_a_sequential_model_of_sounds(digits):
+    options = {"seed": 2, "select": "samples", "pad": 0, "pad_lengths": False}
+    loader = digits.batches(4, 3, **options)
+    batches = loader.to_tf()
+    assert batches.element_spec[0] == tf.TensorSpec([12, None], tf.float32)
+    model = keras.Sequential(
+        [
+            keras.Input((None,)),
+            keras.layers.Reshape((-1, 1)),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(4),
+        ]
+    )
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(batches, epochs=2, shuffle=False, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    for x, _ in loader.copy(batch=0).to_torch():
+        assert isinstance(x, torch.Tensor)
+    fixed = digits.batches(4, 3, **options, pad_length=160, truncate=True).to_tf()
+    assert fixed.element_spec[0] == tf.TensorSpec([12, 160], tf.float32)
 
 
 def test_tokens_are_padded_like_by_tensorflow(digits):

@@ -228,13 +228,67 @@ def test_result_of_batch_transform(ds, threads):
     assert same(pairs, [(x * 2, y + 1) for x, y in plain])
     sums = load(batch_transform=lambda x, y: x.sum() + y.sum())
     assert sums == [x.sum() + y.sum() for x, y in plain]
-    assert load(batch_transform=lambda x, y: None) == [None] * 4
+    alone = load(batch_transform=lambda x, y: x)
+    assert same(alone, [x for x, _ in plain])
+    turned = load(batch_transform=lambda x, y: (np.swapaxes(x, 0, 1), y))
+    assert same(turned, [(np.swapaxes(x, 0, 1), y) for x, y in plain])
     dicts = load(as_dict=True, batch_transform=lambda batch: {**batch, "z": 1})
     assert same(dicts, [{"x": x, "label": y, "z": 1} for x, y in plain])
     both = load(
         transform=lambda each: {"x": each["x"] + 1}, batch_transform=lambda x, y: (x * 2, y)
     )
     assert same(both, [((x + 1) * 2, y) for x, y in plain])
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_invalid_results_of_batch_transform(ds, threads):
+    def load(batch_transform):
+        return ds.batches(3, 2, threads=threads, batch_transform=batch_transform)
+
+    for transform, found in (
+        (lambda x, y: None, None),
+        (lambda x, y: (x, y[:5]), "tuple of ("),
+    ):
+        loader = load(transform)
+        loader.seek(2)
+        with pytest.raises(FeatureError) as caught:
+            next(iter(loader))
+        error = caught.value
+        assert (error.option, error.step) == ("result of batch_transform", 2)
+        assert error.found is None if found is None else error.found.startswith(found)
+
+
+def test_hooks_of_other_arguments(ds, tmp_path):
+    for option, options in (
+        ("transform", {"transform": lambda x, y: x}),
+        ("transform", {"transform": lambda: 0}),
+        ("transform", {"transform": lambda example, *, other: example}),
+        ("batch_transform", {"batch_transform": lambda batch: batch}),
+        ("batch_transform", {"batch_transform": lambda x, y: (x, y), "as_dict": True}),
+    ):
+        with pytest.raises(FeatureError) as caught:
+            ds.batches(3, 2, **options)
+        assert caught.value.option == option
+        assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(FeatureError) as caught:
+        ds.batches(3, 2, transform=lambda x, y: x)
+    assert str(caught.value) == (
+        "transform is 'a function of (x, y)'; must be a function of one argument, a dict of 'x', "
+        "'label'"
+    )
+    for transform in (lambda example, size=3: example, lambda *args, **options: args[0], dict):
+        ds.batches(3, 2, transform=transform).batch(0)
+    write([{"x": n} for n in range(10)], tmp_path)
+    with opened(tmp_path) as unlabelled, pytest.raises(FeatureError):
+        unlabelled.sequential(4, batch_transform=lambda x, y: (x, y))
+
+
+def test_a_name_that_an_example_does_not_have(ds):
+    loader = ds.batches(3, 2, transform=lambda example: example["txt"])
+    with pytest.raises(KeyError) as caught:
+        loader.batch(4)
+    (note,) = caught.value.__notes__
+    assert note.endswith("step 4, row 0; it is a function of one argument, a dict of 'x', 'label'")
 
 
 def test_batch_transform_without_label(tmp_path):

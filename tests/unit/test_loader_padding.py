@@ -113,6 +113,41 @@ def test_selected_feature(sentences, name):
     assert list(both) == [name, f"{name}_length", "label"]
 
 
+def test_without_lengths(sentences):
+    names = ["tokens", "frames"]
+    for select in (*names, names):
+        options = {"seed": 3, "select": select, "pad": 0}
+        for step in range(3):
+            x, _ = sentences.batches(5, 3, **options, pad_lengths=False).batch(step)
+            expected, _ = sentences.batches(5, 3, **options).batch(step)
+            if select == names:
+                assert list(x) == names
+            for name in [select] if isinstance(select, str) else names:
+                found = x if isinstance(select, str) else x[name]
+                assert np.array_equal(found, expected[name])
+    batch = sentences.batches(5, 3, **options, pad_lengths=False, as_dict=True).batch(0)
+    assert list(batch) == [*names, "label"]
+
+    def tokenize(example):
+        return example["tokens"][:2]
+
+    x, _ = sentences.batches(
+        5, 3, select="tokens", transform=tokenize, pad={"tokens": 0}, pad_lengths=False
+    ).batch(0)
+    assert isinstance(x, np.ndarray)
+
+
+def test_a_feature_with_the_name_of_the_lengths(tmp_path):
+    many = [{"x": [1] * n, "x_length": n, "label": 0} for n in range(1, 5)]
+    write(many, tmp_path / "data", label="label")
+    with opened(tmp_path / "data") as ds:
+        with pytest.raises(FeatureError) as caught:
+            ds.sequential(4, pad=0, select="all")
+        assert "pad_lengths=False" in caught.value.remedy
+        x, _ = ds.sequential(4, pad=0, select="all", pad_lengths=False).batch(0)
+        assert sorted(x["x_length"].tolist()) == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("length", [1, 3, 6, 20])
 def test_fixed_length(sentences, length):
     values = {"tokens": 0, "words": "", "frames": 0, "nested/ids": 0}
@@ -131,11 +166,15 @@ def test_lengths_by_feature(sentences):
 def test_rows_that_are_too_long(sentences):
     loader = sentences.sequential(20, select="tokens", pad=0, pad_length=4)
     sizes = [example(number)["size"] for number in range(COUNT)]
-    number = next(number for number, size in enumerate(sizes) if size > 4)
+    step = next(number for number, size in enumerate(sizes) if size > 4) // 20
+    longest = max(sizes[20 * step : 20 * step + 20])
+    number = sizes.index(longest, 20 * step)
     with pytest.raises(FeatureError) as caught:
         list(loader)
     error, place = caught.value, sentences.place(number)
     assert (error.feature, error.option, error.found) == ("tokens", "pad_length", 4)
+    assert error.allowed == f"an integer >= {longest}"
+    assert error.reason == f"the row has {longest} items, the most of this batch"
     assert (error.step, error.row) == divmod(number, 20)
     assert (error.path, error.record) == (place.name, place.record)
     with pytest.raises(FeatureError) as caught:
@@ -261,6 +300,8 @@ def test_features_that_a_transform_removes(sentences):
         ({"pad_length": 3}, "pad_length", None),
         ({"pad": False, "pad_length": 3}, "pad_length", None),
         ({"pad": 0, "truncate": True}, "truncate", None),
+        ({"pad_lengths": False}, "pad_lengths", None),
+        ({"pad": 0, "pad_lengths": "no"}, "pad_lengths", None),
     ],
 )
 def test_invalid_options(sentences, options, option, feature):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
@@ -12,7 +13,7 @@ import numpy as np
 
 from covey.classes import ClassTable
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import checks_keywords
+from covey.errors import CoveyError, checks_keywords
 from covey.loader import Examples, Loader, LoadOptions
 from covey.loader.batch import BatchFormat
 from covey.loader.source import check_classes
@@ -22,6 +23,10 @@ from covey.plan.base import BatchKey
 from covey.plan.epochs import Remainder
 from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
+from covey.schema import Image
+from covey.schema.codec import leaf
+from covey.schema.image_summary import ImageSummary
+from covey.schema.pixels import different_sizes, find_sizes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 
 
 _OPTIONS = tuple(field.name for field in fields(LoadOptions))
+
+# Number of images of a part of a dataset whose sizes are compared.
+_PROBED_IMAGES = 32
 
 
 class Loadable(Examples, ABC):
@@ -42,6 +50,13 @@ class Loadable(Examples, ABC):
     @abstractmethod
     def classes(self) -> ClassTable:
         """Class ids, names and record ids."""
+
+    @abstractmethod
+    def _image_summary(self, name: str) -> tuple[ImageSummary, bool] | None:
+        """Return the summary of the images of a feature, and whether it has these examples only.
+
+        None if no index has one.
+        """
 
     @checks_keywords(_OPTIONS)
     def batches(
@@ -125,7 +140,39 @@ class Loadable(Examples, ABC):
 
     def _load(self, make_plan: Callable[[], Plan], keywords: LoadKeywords) -> Loader:
         options = LoadOptions(**keywords)
-        return Loader(BatchFormat(self, options), make_plan, options)
+        loader = Loader(BatchFormat(self, options), make_plan, options)
+        self._check_image_sizes(loader)
+        return loader
+
+    def _check_image_sizes(self, loader: Loader) -> None:
+        """Raise an error if it is known that the images of a feature have different sizes.
+
+        The index knows the sizes in all of its records. If a part of them is drawn, or images are
+        rotated, the sizes of some examples decide. Other differences are found in the batch that
+        has them.
+        """
+        content, plan = loader.format, loader.plan
+        pixels = loader.options.pixels
+        if not isinstance(content, BatchFormat) or pixels.size is not None or pixels.ragged:
+            return
+        for name in content.image_names:
+            feature, found = content.features[name], self._image_summary(name)
+            assert isinstance(feature, Image)
+            if None not in feature.shape[:2] or found is None:
+                continue
+            summary, is_exact = found
+            sizes = {size for size in (summary.smallest, summary.largest) if size is not None}
+            is_part = isinstance(plan, BalancedPlan) and plan.examples < len(self)
+            is_rotated = feature.exif_orientation and summary.oriented > 0
+            if len(sizes) > 1 and (is_part or is_rotated or not is_exact):
+                ids = plan.records if isinstance(plan, BalancedPlan) else np.arange(len(self))
+                ids = ids[:: max(1, len(ids) // _PROBED_IMAGES)]
+                sizes = set()
+                with suppress(CoveyError):  # the batch that has the record raises it
+                    columns = self.decode(self.features.select((name,)), ids)
+                    sizes = find_sizes(feature, leaf(columns))
+            if len(sizes) > 1:
+                raise different_sizes(sizes, feature=name)
 
 
 def _balanced(examples: Loadable, *arguments: int, **keywords: Any) -> BalancedPlan:

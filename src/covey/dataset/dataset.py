@@ -22,6 +22,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
+from covey.schema.image_summary import ImageSummary
 from covey.schema.pixel_options import check_max_pixels
 from covey.schema.pixels import ImageColumn, decode_images
 
@@ -301,6 +302,13 @@ class Dataset(Operations):
     def place(self, number: int) -> RecordLocation:
         """Return the location of an example."""
         return self._gatherer.rows.location(int(self._selection.take(np.array([number]))[0]))
+
+    def _image_summary(self, name: str) -> tuple[ImageSummary, bool] | None:
+        summaries = [table.index.metadata.images or {} for table in self._gatherer.tables]
+        known = [each[name] for each in summaries if name in each]
+        if not known:
+            return None
+        return sum(known, ImageSummary()), self._selection.is_all
 
     @cached_property
     def _numbers(self) -> Ids | None:

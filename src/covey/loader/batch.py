@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import StringArray
-from covey.errors import FeatureError
+from covey.errors import FeatureError, list_names
 from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
 from covey.loader.source import Examples, Ids, NativeSource, check_classes
@@ -84,6 +84,14 @@ class BatchFormat:
             from covey.loader.collate import ResultCheck  # on first use
 
             self._results = ResultCheck(self._without_label if names else None)
+            self.transform.check_arguments(1, self._example_outline)
+        if self.batch_transform is not None and self.augmenter is None:  # which may remove y
+            if options.as_dict:
+                self.batch_transform.check_arguments(1, "one argument, a dict")
+            elif label is None:
+                self.batch_transform.check_arguments(1, "one argument, x")
+            else:
+                self.batch_transform.check_arguments(2, "two arguments, x and y")
         self._check_image_options()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -298,7 +306,11 @@ class BatchFormat:
             try:
                 result = transform(row_of(columns, row), key=key, row=row)
             except Exception as error:
-                add_location(error, f"in transform= of {self.examples.place(int(ids[row]))}")
+                add_location(
+                    error,
+                    f"in transform= of {self.examples.place(int(ids[row]))}, step {key.step}, "
+                    f"row {key.row + row}; it is a function of {self._example_outline}",
+                )
                 raise
             try:
                 check(result, key.step, key.row + row)
@@ -310,6 +322,12 @@ class BatchFormat:
                 raise
             results.append(result)
         return check.collate(results)
+
+    @property
+    def _example_outline(self) -> str:
+        """What a transform is called with."""
+        names = dict.fromkeys(self.features.path_of(name)[0] for name in self.features)
+        return f"one argument, a dict of {list_names(names)}"
 
     def _row_fields(self, ids: Ids, key: BatchKey, row: int) -> dict[str, Any]:
         """Return the fields of an error in a row of a batch."""
@@ -335,7 +353,11 @@ class BatchFormat:
                 batch[self._label_key] = y
             parts = (batch,)
         if self.batch_transform is not None:
-            return self.batch_transform(*parts, key=key)
+            from covey.loader.collate import check_batch  # on first use
+
+            result = self.batch_transform(*parts, key=key)
+            check_batch(result, key.step)
+            return result
         return parts if len(parts) > 1 else parts[0]
 
     def native_composer(self, source: NativeSource) -> Callable[[NativeColumns], Any] | None:

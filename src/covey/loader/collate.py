@@ -100,6 +100,38 @@ def _outline(structure: Structure) -> str:
     return f"dict of {', '.join(f'{key!r}: {_outline(each)}' for key, each in structure.items())}"
 
 
+def _shape(value: Any) -> tuple[Any, ...]:
+    """Return the shape of an array of any library; of other values ()."""
+    try:
+        return tuple(getattr(value, "shape", ()))
+    except (TypeError, ValueError):
+        return ()
+
+
+def check_batch(batch: Any, step: int) -> None:
+    """Check what ``batch_transform=`` returned: a batch has any structure, but is not None.
+
+    Raises:
+        FeatureError: If it is None, or a pair whose class ids are not those of its rows.
+    """
+    found, allowed = None, "a batch, such as (x, y)"
+    if isinstance(batch, tuple) and len(batch) == 2:
+        x, y = map(_shape, batch)
+        # Rows may be the second dimension, as recurrent networks require.
+        if not x or len(y) != 1 or y[0] in x[:2]:
+            return
+        found, allowed = describe(batch), "(x, y) with one class id for each row"
+    elif batch is not None:
+        return
+    raise FeatureError(
+        step=step,
+        option="result of batch_transform",
+        found=found,
+        allowed=allowed,
+        remedy="return the batch" if batch is None else "",
+    )
+
+
 class ResultCheck:
     """Checks the examples that a transform returns: all must have the same structure.
 

@@ -37,6 +37,26 @@ class Hook:
         self.function = function
         self._names = accepted(function)
 
+    def check_arguments(self, count: int, description: str) -> None:
+        """Raise FeatureError if the function cannot be called with `count` arguments.
+
+        Args:
+            count: Number of positional arguments; ``rng``, ``step`` and ``row`` are keywords.
+            description: What they are, for the message.
+        """
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):  # a builtin without a signature
+            return
+        try:
+            signature.bind(*[None] * count, **dict.fromkeys(self._names))
+        except TypeError as error:
+            raise FeatureError(
+                option=self.option,
+                found=f"a function of {signature}",
+                allowed=f"a function of {description}",
+            ) from error
+
     def __call__(self, *arguments: Any, key: BatchKey, row: int | None = None) -> Any:
         seeded: dict[str, Any] = {}
         for name in self._names:
@@ -114,6 +134,7 @@ class LoadKeywords(TypedDict, total=False):
     decode: Decode
     pad: float | Mapping[str, Any] | None
     pad_length: int | Mapping[str, int] | None
+    pad_lengths: bool
     truncate: bool
     threads: int | None
     prefetch: int | None
@@ -161,9 +182,11 @@ class LoadOptions:
         pad: Value with which ragged features are padded to the longest row of a batch, True for 0;
             or a dict of the features to pad and their values, among them features that `transform`
             returns. Strings are padded with ``""``. x then is a dict, with the lengths of the rows
-            of the feature ``tokens`` as ``tokens_length`` (int64).
+            of the feature ``tokens`` as ``tokens_length`` (int64), unless `pad_lengths` is False.
         pad_length: Length of padded features, or a dict of lengths by feature (default: that of the
             longest row of a batch). A longer row raises FeatureError.
+        pad_lengths: Add the lengths of padded features to x. With False, a single feature is x
+            itself: an array, as models of one input require.
         truncate: Truncate rows that are longer than `pad_length`.
         threads: Number of threads that prefetch batches (default: one per CPU core). 0 disables
             prefetching.
@@ -195,6 +218,7 @@ class LoadOptions:
     decode: Decode = "exact"
     pad: float | Mapping[str, Any] | None = None
     pad_length: int | Mapping[str, int] | None = None
+    pad_lengths: bool = True
     truncate: bool = False
     threads: int | None = None
     prefetch: int | None = None
@@ -227,8 +251,13 @@ class LoadOptions:
                 check_int("pad_length", length, 1, MAX_PAD_LENGTH)
         elif self.pad_length is not None:
             check_int("pad_length", self.pad_length, 1, MAX_PAD_LENGTH)
+        if not isinstance(self.pad_lengths, bool):
+            raise FeatureError(
+                option="pad_lengths", found=self.pad_lengths, allowed="True or False"
+            )
         for option, given, needed, is_valid in (
             ("pad_length", self.pad_length, "pad", self.pad_length is None or self.is_padded),
+            ("pad_lengths", self.pad_lengths, "pad", self.pad_lengths or self.is_padded),
             ("truncate", self.truncate, "pad_length", not self.truncate or self.pad_length),
         ):
             if not is_valid:

@@ -47,8 +47,8 @@ class Padding:
         features: The decoded features.
         names: Those of x.
         label: The label feature, or None.
-        options: The options `pad`, `pad_length` and `truncate`, and whether there is a transform,
-            which may return other features.
+        options: The options `pad`, `pad_length`, `pad_lengths` and `truncate`, and whether there is
+            a transform, which may return other features.
         extra: Number of values that are added to the longest row, if its length is not given: a
             dimension that changes with it is not fixed.
 
@@ -67,6 +67,7 @@ class Padding:
     ) -> None:
         self._extra = extra
         self._truncate = options.truncate
+        self._adds_lengths = options.pad_lengths
         self._is_partial = False
         self._padded: list[_PaddedFeature] = []
         has_transform = options.transform is not None
@@ -99,11 +100,11 @@ class Padding:
             path = features.path_of(name) if name in features else tuple(name.split("/"))
             length = lengths.get(name) if isinstance(lengths, Mapping) else lengths
             padded = _PaddedFeature(name, path, value, length)
-            if "/".join(padded.length_path) in (*names, label):
+            if self._adds_lengths and "/".join(padded.length_path) in (*names, label):
                 raise FeatureError(
                     f"it is the name of the lengths of {name!r}",
                     feature="/".join(padded.length_path),
-                    remedy="select= other features, or pad= others",
+                    remedy="pass pad_lengths=False, or select= other features, or pad= others",
                 )
             self._padded.append(padded)
 
@@ -113,7 +114,7 @@ class Padding:
         return any(each.length is None for each in self._padded)
 
     def apply(self, columns: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
-        """Return columns with padded features, and their lengths.
+        """Return columns with padded features, and their lengths if they are requested.
 
         Args:
             columns: The nested columns of a batch.
@@ -129,14 +130,16 @@ class Padding:
                     feature=feature.name,
                     remedy="return it, or do not name it in pad=",
                 )
-            if feature.length_path in flat:
+            if self._adds_lengths and feature.length_path in flat:
                 raise FeatureError(
                     f"transform returned it; it is the name of the lengths of {feature.name!r}",
                     feature="/".join(feature.length_path),
-                    remedy="return it under another name",
+                    remedy="return it under another name, or pass pad_lengths=False",
                 )
             rows = _as_ragged(feature, flat[feature.path])
-            flat[feature.path], flat[feature.length_path] = self._pad(feature, rows, locate)
+            flat[feature.path], lengths = self._pad(feature, rows, locate)
+            if self._adds_lengths:
+                flat[feature.length_path] = lengths
         if self._is_partial:
             _check_lists(flat)
         return nest(flat)
@@ -149,14 +152,14 @@ class Padding:
             length = int(lengths.max(initial=0)) + self._extra
         elif (lengths > length).any():
             if not self._truncate:
-                row = int(np.argmax(lengths > length))
+                row = int(np.argmax(lengths))
                 raise FeatureError(
-                    f"the value has {lengths[row]} items",
+                    f"the row has {lengths[row]} items, the most of this batch",
                     **locate(row),
                     feature=feature.name,
                     option="pad_length",
                     found=length,
-                    allowed=f"an integer >= {lengths.max()} for this batch",
+                    allowed=f"an integer >= {lengths[row]}",
                     remedy="pass truncate=True to drop the items that follow",
                 )
             lengths = np.minimum(lengths, length)

@@ -130,6 +130,11 @@ class BalancedPlan(Plan):
         positions = np.arange(ends[-1]) + shifts.repeat(counts)
         return np.sort(self._eligible.table.by_class[positions]).astype(np.int64, copy=False)
 
+    @property
+    def examples(self) -> int:
+        """Number of examples that are drawn from."""
+        return int(self._eligible.counts.sum())
+
     # Weights.
 
     def reweighted(self, class_weights: Weights | None, *, batch: int) -> BalancedPlan:
@@ -234,7 +239,7 @@ class BalancedPlan(Plan):
             "classes_per_batch": self.classes_per_batch,
             "examples_per_class": self.examples_per_class,
             "classes": len(eligible),
-            "examples": int(eligible.counts.sum()),
+            "examples": self.examples,
             "sum": self._checksum(),
         }
 

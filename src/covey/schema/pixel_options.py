@@ -109,6 +109,9 @@ def parse_size(size: Any) -> tuple[int, int]:
     ]
     if valid != [True, True]:
         raise FeatureError(
-            option="image_size", found=size, allowed=f"(height, width), each from 1 to {2**15 - 1}"
+            option="image_size",
+            found=size,
+            allowed=f"an integer from 1 to {2**15 - 1} such as 224, or a pair (height, width) of "
+            "them such as (224, 320)",
         )
     return int(pair[0]), int(pair[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.arrays import StringArray
-from covey.errors import FeatureError
+from covey.errors import FeatureError, ImageSizeError
 from covey.schema.columns import check_value_shape
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
@@ -42,6 +42,8 @@ Locate = Callable[[int], RecordLocation]
 RowKey = tuple[int, int, int]
 """Seed, index of the batch, and index of its first row in the batch of all ranks: random crops and
 flips are derived from it."""
+Size = tuple[int, int]
+"""Height and width."""
 PixelShape = tuple[int, int, int]
 """Height, width and channels of a decoded image."""
 Fault = tuple[int, str, int, int, int, str]
@@ -142,7 +144,7 @@ class ImageColumn:
                 if fault[1] != "unsupported":
                     raise self._error(fault, encoded)
                 self._decode_in_python(encoded, row, key, views)
-            except (MissingPillowError, _SizesError) as error:
+            except (MissingPillowError, ImageSizeError) as error:
                 error.feature = self.name
                 raise
             except FeatureError as error:
@@ -184,27 +186,36 @@ class ImageColumn:
                 check_value_shape((height, width, self.shape[2]), self._feature.shape)
             except FeatureError as error:
                 return error
-            return _sizes_error(self._feature, encoded, self.shape)
+            return different_sizes({self.shape[:2], *find_sizes(self._feature, encoded)})
         check_bits(data)
         return FeatureError(f"the {len(data)} bytes are not a valid image: {message}")
 
 
-class _SizesError(FeatureError):
-    """The images of a batch have different sizes, which is not the fault of one record."""
-
-
-def _sizes_error(feature: Image, encoded: StringArray, expected: PixelShape) -> _SizesError:
-    sizes = {expected[:2]}
+def find_sizes(feature: Image, encoded: StringArray) -> set[Size]:
+    """Return the sizes of decoded images, from the headers of those that are valid."""
+    sizes = set()
     for row in range(len(encoded)):
         with contextlib.suppress(FeatureError):
             sizes.add(find_shape(feature, bytes(encoded[row]))[:2])
+    return sizes
+
+
+def different_sizes(sizes: Iterable[Size], *, feature: str | None = None) -> ImageSizeError:
+    """Return the error for images of different sizes.
+
+    Args:
+        sizes: Some of the sizes.
+        feature: The feature.
+    """
     listed = [f"{height} x {width}" for height, width in sorted(sizes)]
     others = "" if len(listed) <= 4 else f" and {len(listed) - 4} others"
-    return _SizesError(
+    return ImageSizeError(
         f"images have different sizes: {', '.join(listed[:4])}{others}",
+        feature=feature,
         option="image_size",
         found=None,
-        allowed="(height, width), or 'ragged' for a list of arrays",
+        allowed="an integer such as 224, (height, width) such as (224, 320), or 'ragged' for a "
+        "list of arrays",
     )
 
 
