@@ -344,7 +344,8 @@ def _parameters(value: Any, described: dict[str, str]) -> dict[str, tuple[inspec
         options = _lookup(reference[1], value) if reference else None
         if parameter.kind is parameter.VAR_KEYWORD and inspect.isclass(options):
             for each, text in _parameters(options, parse(inspect.getdoc(options))[1]).values():
-                found[each.name] = each.replace(kind=parameter.KEYWORD_ONLY), text
+                # A parameter of the function itself has its own default and meaning.
+                found.setdefault(each.name, (each.replace(kind=parameter.KEYWORD_ONLY), text))
             continue
         default = parameter.default
         found[name] = (

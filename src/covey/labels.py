@@ -13,7 +13,7 @@ from covey.errors import DatasetError, FeatureError
 from covey.schema import Audio, ClassLabel, Features, Image, Tensor
 from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
-from covey.schema.types import Feature, is_line
+from covey.schema.types import Feature, is_line, unknown_class
 from covey.tfrecord import Block
 
 Positions = Sequence[int] | NDArray[np.uint64]
@@ -372,11 +372,7 @@ def number_column(
     ids = {name: class_id for class_id, name in enumerate(names)}
     unknown = next((row for row, string in enumerate(strings) if string not in ids), None)
     if unknown is not None:
-        raise FeatureError(
-            f"unknown class {strings[unknown]!r}; the label has {len(names)} names",
-            example=unknown,
-            feature=label,
-        )
+        raise unknown_class(strings[unknown], names, example=unknown, feature=label)
     labels = np.array([ids[string] for string in strings], np.int64)
     if is_stored:
         return features, column, labels, names

@@ -1,6 +1,7 @@
 """The label feature: given, inferred, refused with its candidates, or not wanted."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import covey
 from covey import ClassLabel
 from covey.cli import main
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FeatureError, SourceError
 
 BIRDS = [{"weight": n / 2, "kind": ("owl", "wren")[n % 2], "nest": n} for n in range(6)]
 
@@ -153,3 +154,93 @@ def test_label_with_a_default():
     examples = [{"x": 2, "label": "owl"}, {"x": 1}]
     result = covey.write(examples, "data", defaults={"label": "none"}, progress=False)
     assert (result.label, result.classes) == ("label", {"none": 1, "owl": 1})
+
+
+def test_feature_with_the_name_of_a_label_that_cannot_be_one():
+    for examples in ([{"x": 1, "label": 0.5}], {"x": [1], "label": [0.5]}):
+        with pytest.raises(DatasetError) as caught:
+            covey.write(examples, "data", progress=False)
+        assert caught.value.option == "label"
+        assert "feature 'label' is float32, not a class; candidates: 'x'" in caught.value.reason
+    with pytest.raises(DatasetError, match="a string; feature 'label' is float32"):
+        covey.write([{"x": 1.5, "label": 0.5}], "data", progress=False)
+
+
+def test_label_that_is_none():
+    with pytest.raises(FeatureError, match="None") as caught:
+        covey.write([{"x": 1, "label": None}], "data", progress=False)
+    assert caught.value.remedy == "remove it, or pass defaults= if other examples have a value"
+    with pytest.raises(DatasetError) as caught:
+        covey.write([{"x": 1}], "data", progress=False)
+    assert caught.value.option == "label"
+    for first in ({"x": 1, "label": None}, {"x": 1}):
+        examples = [first, {"x": 2, "label": "owl"}]
+        options = {"defaults": {"label": "wren"}, "mode": "overwrite", "progress": False}
+        result = covey.write(examples, "data", **options)
+        assert (result.classes, result.features["label"].names) == (
+            {"owl": 1, "wren": 1},
+            ("owl", "wren"),
+        )
+        assert {each["x"]: each["label"] for each in covey.open("data")} == {1: 1, 2: 0}
+
+
+def test_unknown_class_is_answered_with_the_classes():
+    features = {"x": "int64", "label": ClassLabel(names=["owl", "wren"])}
+    for examples in ([{"x": 1, "label": "wrne"}], {"x": [1], "label": ["wrne"]}):
+        with pytest.raises(FeatureError, match="unknown class 'wrne'") as caught:
+            covey.write(examples, "data", features=features, progress=False)
+        error = caught.value
+        assert (error.example, error.feature, error.suggestion) == (0, "label", "wren")
+        assert error.reason == "unknown class 'wrne'; the label has 2 names: 'owl', 'wren'"
+
+
+def test_columns_of_different_lengths():
+    with pytest.raises(FeatureError, match="different numbers of rows: 'x' 3, 'label' 2"):
+        covey.write({"x": [1, 2, 3], "label": [0, 1]}, "data", progress=False)
+
+
+def test_other_features_than_those_of_the_dataset(capsys):
+    covey.write(BIRDS, "data", label="kind", progress=False)
+    with open("a.csv", "w") as file:
+        file.write("hoot,owl\ntrill,wren\nhoot,owl\n")
+    with pytest.raises(DatasetError) as caught:
+        covey.write("a.csv", "data", split="test", columns=["text", "intent"], progress=False)
+    error = caught.value
+    assert (error.path, error.feature) == (os.path.abspath("data"), None)
+    assert error.reason == (
+        "the existing splits have 'weight', 'kind', 'nest'; the source has 'text', 'intent'"
+    )
+    assert error.remedy == "write another dataset"
+    with pytest.raises(DatasetError) as caught:
+        kinds = {"weight": "float64", "kind": "str", "nest": "int64"}
+        covey.write(BIRDS, "data", split="test", features=kinds, progress=False)
+    assert caught.value.feature == "kind"
+    assert "omit features=" in caught.value.remedy
+
+
+def test_table_whose_first_row_is_data(capsys):
+    with open("a.csv", "w") as file:
+        file.write("hello there,greet\nsee you,part\nwake me,alarm\n")
+    with pytest.raises(DatasetError) as caught:
+        covey.write("a.csv", "data", progress=False)
+    assert caught.value.option == "label"
+    assert caught.value.remedy.endswith(", or pass columns= if the first row is not a header")
+    assert main(["write", "a.csv", "data"]) == 1
+    assert "or pass --columns if the first row is not a header" in capsys.readouterr().err
+    with pytest.raises(DatasetError) as caught:
+        covey.write("a.csv", "data", columns=["a", "b"], progress=False)
+    assert "columns=" not in caught.value.remedy
+
+
+def test_delimiter_that_the_table_does_not_have():
+    with open("a.csv", "w") as file:
+        file.write("hello there;greet\nsee you;part\nwake me;alarm\n")
+    with pytest.raises(SourceError) as caught:
+        covey.write("a.csv", "data", columns=["text", "label"], delimiter=",", progress=False)
+    error = caught.value
+    assert (error.option, error.allowed) == ("columns", "the names of the 1 column")
+    assert error.remedy == "omit delimiter= to use ';', which is detected"
+    with pytest.raises(DatasetError, match="omit delimiter= to use ';'"):
+        covey.write("a.csv", "data", delimiter=",", progress=False)
+    result = covey.write("a.csv", "data", columns=["text", "label"], progress=False)
+    assert result.records == 3

@@ -249,7 +249,7 @@ def test_overwrite_both_splits_with_other_features(tmp_path):
     write(items(50), tmp_path, label="label", hold_out=FRACTION)
     write([{"y": n} for n in range(50)], tmp_path, mode="overwrite", hold_out=FRACTION)
     assert both(tmp_path, "y") == [*range(50)]
-    with pytest.raises(DatasetError, match="declared as"):
+    with pytest.raises(DatasetError, match="existing splits have"):
         write([{"x": 1}], tmp_path, "test", features={"x": "int64"})
 
 

@@ -99,7 +99,10 @@ def guess_value(value: Any, example: int) -> Guess:
     if is_picture(value) and (dtype := picture_dtype(value)):
         return Guess(example, "bytes", image=dtype, encoded=False)
     if value is None:
-        raise FeatureError("the value is None", remedy="omit the name and pass defaults=")
+        raise FeatureError(
+            "the value is None",
+            remedy="remove it, or pass defaults= if other examples have a value",
+        )
     if isinstance(value, (list, tuple)):
         return _guess_list(value, example)
     array = as_array(value)

@@ -238,7 +238,7 @@ class Inference:
                 raise FeatureError(
                     "no example has it, so its type is unknown",
                     feature=name,
-                    remedy="declare it, or remove its default",
+                    remedy="pass features= to declare it, or remove its default",
                 )
         return kinds
 
@@ -256,8 +256,9 @@ def infer_kinds(
 def infer_column_kinds(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the features that fit all rows of columns, nested like the columns."""
     inference = Inference(defaults)
-    for path, column in flat_items(columns):
-        count_rows({"/".join(path): column})
+    found = dict(flat_items(columns))
+    count_rows({"/".join(path): column for path, column in found.items()})
+    for path, column in found.items():
         inference.add_column(path, column)
     return inference.finish()
 

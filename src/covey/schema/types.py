@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._text import count_of
 from covey.arrays import RaggedArray, SparseArray, SparseBatch
 from covey.errors import FeatureError, list_names, shorten
 from covey.schema.columns import (
@@ -176,7 +177,7 @@ class ClassLabel(Feature):
             raise FeatureError(f"the class is the string {name!r}, but the label has no names")
         found = self._positions.get(name)
         if found is None:
-            raise FeatureError(f"unknown class {name!r}; the label has {len(self.names)} names")
+            raise unknown_class(name, self.names)
         return found
 
     def _column(self, name: str, default: NDArray[np.int64] | None = None) -> Column:
@@ -219,6 +220,13 @@ class ClassLabel(Feature):
 def is_line(name: str) -> bool:
     """Return whether a class name can be a line of a label file, as TFDS reads it."""
     return bool(name) and name == name.strip() and "\n" not in name and "\r" not in name
+
+
+def unknown_class(name: str, names: Sequence[str], **fields: Any) -> FeatureError:
+    """Return the error of a class name that is not one of the names of a label."""
+    listed = list_names(names[:8]) + (", ..." if len(names) > 8 else "")
+    reason = f"unknown class {name!r}; the label has {count_of(len(names), 'name')}: {listed}"
+    return FeatureError(reason, found=name, choices=names, **fields)
 
 
 def check_empty(default: Any) -> Any:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
+from covey._text import count_of
 from covey.errors import SourceError
 from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Tensor
@@ -70,6 +71,8 @@ class CsvTable:
     """Byte offset of the first row after the header."""
     line: int = 1
     """Line of that row."""
+    label_hint: str = ""
+    """What to do if no column is the label, as in :class:`Source`."""
 
     @classmethod
     def open(
@@ -95,7 +98,8 @@ class CsvTable:
             raise source_error(path, "the file is empty; the first line must be a header", 1)
         sep = _SEP_LINE.match(head)
         delimiter = _check_delimiter(options.delimiter, path) or (sep and sep[1].decode("latin-1"))
-        table = cls(path, delimiter or _delimiter_of(path, head), ())
+        detected = _delimiter_of(path, head)
+        table = cls(path, delimiter or detected, ())
         if sep is not None:
             with open_text(path) as file:
                 table = replace(table, offset=len(file.readline()), line=2)
@@ -105,16 +109,24 @@ class CsvTable:
         first = rows[0].cells
         if isinstance(first, SourceError):
             raise first
+        hint = ""
+        if options.delimiter is not None and len(first) == 1 and detected in first[0]:
+            hint = f"omit delimiter= to use {detected!r}, which is detected"
         known = [row.cells for row in rows if not isinstance(row.cells, SourceError)]
         if options.columns is None:
             is_header, why = guess_header(known)
             names = _header_names(first)
             if is_header is False:
                 if strict:
-                    raise _no_header(path, rows[0].line, first, why)
+                    reason = f"; it is not a header: {why}"
+                    raise _wrong_columns(path, rows[0], first, reason, hint)
                 names = [f"column_{i + 1}" for i in range(len(first))]
+            elif is_header is None:
+                hint = hint or "pass columns= if the first row is not a header"
         else:
-            names = _check_columns(options.columns, first, path, rows[0].line)
+            names = list(options.columns)
+            if len(names) != len(first):
+                raise _wrong_columns(path, rows[0], first, "", hint, found=options.columns)
             is_header = _header_names(first) == names
             if not is_header and guess_header(known)[0]:
                 raise source_error(
@@ -128,7 +140,7 @@ class CsvTable:
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise source_error(path, f"two columns have the name {repeated!r}", rows[0].line)
-        table = replace(table, names=tuple(names))
+        table = replace(table, names=tuple(names), label_hint=hint)
         return table if is_header is False else table._after(rows[0])
 
     def _after(self, header: CsvRow) -> CsvTable:
@@ -217,32 +229,17 @@ def _header_names(cells: Sequence[str]) -> list[str]:
 def _show(cells: Sequence[str]) -> str:
     """Return the cells of a row for a message."""
     shown = [cell if len(cell) <= 40 else f"{cell[:37]}..." for cell in cells]
-    return f"{len(cells)} cells, {list_names(shown)}"
+    return f"{count_of(len(cells), 'cell')}, {list_names(shown)}"
 
 
-def _no_header(path: str, line: int, first: Sequence[str], why: str) -> SourceError:
+def _wrong_columns(
+    path: str, row: CsvRow, first: Sequence[str], why: str, remedy: str, **fields: Any
+) -> SourceError:
+    reason = f"the first row is {_show(first)}{why}"
+    allowed = f"the names of the {count_of(len(first), 'column')}"
     return source_error(
-        path,
-        f"the first row is {_show(first)}; it is not a header: {why}",
-        line,
-        option="columns",
-        allowed=f"the names of the {len(first)} columns",
+        path, reason, row.line, option="columns", allowed=allowed, remedy=remedy, **fields
     )
-
-
-def _check_columns(columns: Sequence[str], first: Sequence[str], path: str, line: int) -> list[str]:
-    """Return the names that the caller gave to the columns."""
-    names = list(columns)
-    if len(names) != len(first):
-        raise source_error(
-            path,
-            f"the first row is {_show(first)}",
-            line,
-            option="columns",
-            found=columns,
-            allowed=f"the names of the {len(first)} columns",
-        )
-    return names
 
 
 def _check_delimiter(delimiter: str | None, path: str) -> str | None:
@@ -436,4 +433,5 @@ def _open_tables(path: str, options: SourceOptions, files: list[str]) -> Source:
         length=typed.length,
         features=Features(typed.kinds()),
         label=label,
+        label_hint=first.label_hint,
     )

@@ -26,7 +26,8 @@ class SourceOptions:
     An option that the format of a source does not have is an error.
 
     Args:
-        label: Label feature (default: that of the format, or a feature with a common name).
+        label: Label feature (default: that of the format, or a feature with a common name). The
+            label of class directories has this name (default: ``"label"``).
         columns: Names of the columns of a table without a header, or of the elements of lists.
         delimiter: Delimiter of a table (default: detected).
         field: Path of the examples in a JSON file, such as ``"data.items"``.
@@ -130,6 +131,8 @@ class Source:
     """The same data by column, if the format stores columns."""
     notes: tuple[str, ...] = ()
     """What a summary should mention, such as files that are not read."""
+    label_hint: str = ""
+    """What to do if no label is found, as a clause: ``"pass columns= if ..."``."""
 
     def __repr__(self) -> str:
         count = "" if self.length is None else f", {count_of(self.length, 'example')}"

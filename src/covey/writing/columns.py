@@ -69,7 +69,7 @@ def choose_label(
     if schema.infers_label:
         label = guess_label(features)
         if label is None:
-            raise candidates.error()
+            raise candidates.error(features)
         return label
     if schema.label is not None:
         return find_label(features, schema.label)

@@ -147,6 +147,8 @@ class Input:
     """Label feature of the source."""
     path: str | None = None
     """Path of the source, for errors."""
+    label_hint: str = ""
+    """What to do if the source lacks a label, for the error."""
     adds_classes: bool = False
     """Whether the label is a string in ``features`` because several splits have other classes."""
 
@@ -213,6 +215,7 @@ def _from_source(source: Source) -> Input:
         features=source.features,
         label=source.label,
         path=source.path,
+        label_hint=source.label_hint,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from covey.errors import DatasetError
-from covey.labels import can_be_label
+from covey.labels import can_be_label, find_label_name
 from covey.schema import Features
 from covey.schema.codec import flat_items
 from covey.tfrecord import Block
@@ -47,14 +47,21 @@ class LabelCandidates:
         columns = flat_items(features.decode_batch(block, names)) if names else ()
         self.add_columns(features, {"/".join(path): column for path, column in columns})
 
-    def error(self) -> DatasetError:
-        """Return the error of examples without a label."""
+    def error(self, features: Features) -> DatasetError:
+        """Return the error of examples without a label.
+
+        Args:
+            features: Features of the examples.
+        """
+        named = find_label_name(features)
+        is_named = named is not None and not can_be_label(features[named])
+        unfit = f"; feature {named!r} is {features[named].summary}" if named and is_named else ""
         listed = [
             f"{name!r} ({len(values):,} distinct value{'s' * (len(values) != 1)})"
             for name, values in sorted(self._values.items(), key=lambda each: len(each[1]))
         ]
         if not listed:
-            reason = "not given, and no feature is a ClassLabel, an integer or a string"
+            reason = f"not given, and no feature is a ClassLabel, an integer or a string{unfit}"
             return DatasetError(
                 reason, option="label", remedy="pass label=None if the data is unlabelled"
             )
@@ -63,7 +70,7 @@ class LabelCandidates:
         more = len(listed) - _MAX_CANDIDATES
         names = ", ".join(listed[:_MAX_CANDIDATES]) + (f" and {more} more" if more > 0 else "")
         return DatasetError(
-            f"not given; candidates{where}: {names}",
+            f"not given{unfit and unfit + ', not a class'}; candidates{where}: {names}",
             option="label",
             remedy="pass label= with one of these names, or label=None if the data is unlabelled",
         )

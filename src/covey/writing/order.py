@@ -155,10 +155,11 @@ class RecordSorter:
         """Raise after many examples without a label, not after the last one."""
         if not self._schema.infers_label or self._candidates.examples >= MAX_COUNTED:
             return
-        self._candidates.add(name_classes(features, self._class_names), block)
+        features = name_classes(features, self._class_names)
+        self._candidates.add(features, block)
         # A feature that has a default may occur in a later example for the first time.
         if self._candidates.examples >= MAX_COUNTED and not self._options.defaults:
-            raise self._candidates.error()
+            raise self._candidates.error(features)
 
     def _divide_chunk(self, chunk: Chunk, split: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
         """Yield the rows of each split: that of the chunk, unless some are held out by hashes."""
@@ -226,6 +227,15 @@ class RecordSorter:
         features = name_classes(features, self._class_names)
         hold_out = self._options.hold_out
         label = choose_label(features, self._options, self._schema, self._candidates)
+        inferred = features
+        if (
+            label is not None
+            and is_string(features[label])
+            and label in features.optional
+            and any(label not in group.features for group in self._groups)
+        ):  # the default is the class of their examples
+            default = decode_strings([features[label].filler()], label=label)
+            self._class_ids.ids_of(default)
         strings = self._class_ids.strings()
         if label is not None and self._schema.strings_to_classes and self._class_ids.has_strings:
             features = features.replace({label: make_label(label, strings)})
@@ -238,15 +248,24 @@ class RecordSorter:
             counts = [sum(group.spool.records for group in groups) for groups in by_split]
             check_choice(hold_out, counts[1], sum(counts), "examples")
         splits = [
-            self._collect(groups, classes, unique=self._has_keys.get(split, False))
+            self._collect(groups, inferred, classes, unique=self._has_keys.get(split, False))
             for split, groups in enumerate(by_split)
         ]
         if hold_out is not None and hold_out.fraction is None:
             splits = self._divide_classes(splits[0], classes, hold_out)
         return RecordsToWrite(features, classes, splits)
 
-    def _collect(self, groups: Sequence[_Group], classes: Classes, *, unique: bool) -> Spool:
-        """Return the records of all groups in one spool, with the final features and class ids."""
+    def _collect(
+        self, groups: Sequence[_Group], inferred: Features, classes: Classes, *, unique: bool
+    ) -> Spool:
+        """Return the records of all groups in one spool, with the final features and class ids.
+
+        Args:
+            groups: The groups of a split.
+            inferred: The features before a string label became a ClassLabel, with its default.
+            classes: The final features and classes.
+            unique: Whether keys must be unique.
+        """
         features, label, order = classes.features, classes.label, self._options.order
         final_ids = self._class_ids.final_ids()
         first = groups[0] if groups else None
@@ -269,7 +288,7 @@ class RecordSorter:
             for block, rows in group.spool.drain():
                 rows = rows.copy()
                 if not is_same:
-                    block = _translate(block, group.features, features, label)
+                    block = _translate(block, group.features, inferred, features, label)
                     rows["length"] = block.lengths
                 if label is None:
                     rows["label"] = 0
@@ -307,10 +326,12 @@ def _select(block: Block, rows: NDArray[np.intp]) -> Block:
     )
 
 
-def _translate(block: Block, known: Features, features: Features, label: str | None) -> Block:
+def _translate(
+    block: Block, known: Features, inferred: Features, features: Features, label: str | None
+) -> Block:
     """Return records of some features as records of other features that fit them."""
     columns = flatten(known.decode_batch(block))
     if label in columns and not is_string(features[label]) and is_string(known[label]):
         columns[label] = decode_strings(columns[label], label=label)
-    fill_columns(features, columns, len(block))
+    fill_columns(inferred, columns, len(block))
     return features.encode_batch(columns)

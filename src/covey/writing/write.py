@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
-from covey.errors import DatasetError, FeatureError, SourceError, checks_keywords
+from covey.errors import DatasetError, FeatureError, SourceError, checks_keywords, list_names
 from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.merge import describe
 from covey.sources.source import PathKeywords
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import RecordsToWrite, sort_columns
@@ -272,6 +273,8 @@ def _located(examples: Input) -> Iterator[None]:
         is_own = not isinstance(error, DatasetError) or error.option == "label"
         if error.path is None and is_own:
             error.path = examples.path
+        if error.option == "label" and examples.label_hint:
+            error.remedy = f"{error.remedy}, or {examples.label_hint}".removeprefix(", or ")
         raise
 
 
@@ -317,11 +320,16 @@ def resolve_schema(
         return replace(schema, features=as_string, strings_to_classes=True)
     for name in sorted(differing):
         if not _is_compatible(base.get(name), declared.get(name)):
+            has_names = base.keys() == declared.keys()
+            given = "the source has" if options.features is None else "features has"
+            found = describe(declared[name]) if has_names else list_names(declared)
+            known_as = describe(base[name]) if has_names else list_names(base)
+            omit = "" if options.features is None else "omit features= to use theirs, or "
             raise DatasetError(
-                f"it is declared as {_shorten(declared.get(name))}, but is "
-                f"{_shorten(base.get(name))} in the existing splits",
-                feature=name,
-                remedy="omit features= to use theirs, or write another dataset",
+                f"the existing splits have {known_as}; {given} {found}",
+                path=targets[0].directory,
+                feature=name if has_names else None,
+                remedy=f"{omit}write another dataset",
             )
     return schema
 
@@ -334,8 +342,3 @@ def _is_compatible(base: Any, declared: Any) -> bool:
         common = min(len(base.names), len(declared.names))
         return base.names[:common] == declared.names[:common]
     return bool(base == declared)
-
-
-def _shorten(feature: Any) -> str:
-    text = str(feature)
-    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
