@@ -349,7 +349,12 @@ def compose(
 def check_labels(labels: Any) -> None:
     """Raise DatasetError if the option `labels` is not valid."""
     if labels not in (None, "contiguous"):
-        raise DatasetError(option="labels", found=labels, allowed="'contiguous' or None")
+        raise DatasetError(
+            option="labels",
+            found=labels,
+            allowed="'contiguous' or None",
+            choices=("contiguous",),
+        )
 
 
 def class_table(classes: NDArray[np.int64]) -> NDArray[Any]:

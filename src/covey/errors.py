@@ -75,27 +75,35 @@ def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str
 
 
 def checks_keywords(
-    also: Iterable[str] = (),
+    also: Iterable[str] | None = (),
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
-    """Decorate a function: the error of an unknown keyword argument suggests a similar one.
+    """Decorate a function: errors of its arguments have its public name, without a class.
+
+    The error of an unknown keyword argument suggests a similar one.
 
     Args:
-        also: Names that the function accepts as ``**options``.
+        also: Names that the function accepts as ``**options``; None for all names.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        parameters = inspect.signature(function).parameters.values()
-        names = {each.name for each in parameters if each.kind != each.VAR_KEYWORD} | {*also}
+        signature = inspect.signature(function)
+        parameters = signature.parameters.values()
+        named = {each.name for each in parameters if each.kind != each.VAR_KEYWORD}
+        names = named | {*(also or ())}
 
         @functools.wraps(function)
         def checked(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             for name in kwargs:
-                if name not in names:
+                if name not in names and also is not None:
                     similar = closest(name, sorted(names))
                     hint = "" if similar is None else f"; did you mean {similar!r}?"
                     raise TypeError(
                         f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
                     )
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}(): {error}") from None
             return function(*args, **kwargs)
 
         return checked

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import MetricError
+from covey.errors import MetricError, checks_keywords
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,6 +37,8 @@ class RetrievalKeywords(TypedDict, total=False):
     similarity: Similarity
     memory_limit: int
 
+
+_OPTIONS = tuple(RetrievalKeywords.__annotations__)
 
 DEFAULT_MEMORY_LIMIT = 256 << 20
 # Bytes of a query and a reference in a block: similarities, masks, and copies of them.
@@ -97,6 +99,7 @@ class RetrievalMetrics:
     """Number of queries that have a relevant reference; others are not counted."""
 
 
+@checks_keywords(_OPTIONS)
 def recall_at_k(
     embeddings: Any,
     labels: Any,
@@ -123,6 +126,7 @@ def recall_at_k(
     return {k: float((found < k).mean()) for k in limits}
 
 
+@checks_keywords(_OPTIONS)
 def r_precision(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords]) -> float:
     """Return the mean R-precision.
 
@@ -134,6 +138,7 @@ def r_precision(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeyword
     return retrieval_metrics(embeddings, labels, (), **options).r_precision
 
 
+@checks_keywords(_OPTIONS)
 def map_at_r(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords]) -> float:
     """Return the mean average precision at R.
 
@@ -145,6 +150,7 @@ def map_at_r(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords])
     return retrieval_metrics(embeddings, labels, (), **options).map_at_r
 
 
+@checks_keywords(_OPTIONS)
 def retrieval_metrics(
     embeddings: Any,
     labels: Any,

@@ -471,7 +471,7 @@ def test_invalid_options(ds, options, option):
      ("resident", True)],
 )  # fmt: skip
 def test_options_that_require_a_device(ds, option, value):
-    with pytest.raises(PlanError, match="requires device=") as caught:
+    with pytest.raises(PlanError, match="pass device=") as caught:
         load(ds).to_torch(**{option: value})
     assert caught.value.option == option
 

@@ -54,6 +54,26 @@ def test_class_names():
     assert len(repr(ClassNames(None, np.arange(10**6)))) < 200
 
 
+def test_argument_errors_have_public_names(tmp_path):
+    many = [{"x": number, "label": number % 2} for number in range(8)]
+    write(many, tmp_path / "data", label="label")
+    with opened(tmp_path / "data") as ds:
+        for call, message in (
+            (lambda: ds.batches(), r"^batches\(\): missing a required argument"),
+            (lambda: ds.where(labels=1), r"^where\(\) got .* did you mean 'label'\?"),
+            (lambda: ds.where(1), r"^where\(\): too many positional arguments"),
+            (lambda: ds.filter(class_=1), r"^filter\(\) got .* did you mean 'classes'\?"),
+            (lambda: ds.split_classes(0.8), r"^split_classes\(\): too many"),
+            (
+                lambda: covey.metrics.recall_at_k(np.eye(2), [0, 0], k=1),
+                r"^recall_at_k\(\) got .* did you mean 'ks'\?",
+            ),
+            (lambda: covey.metrics.map_at_r(np.eye(2)), r"^map_at_r\(\): missing .* 'labels'"),
+        ):
+            with pytest.raises(TypeError, match=message):
+                call()
+
+
 @pytest.mark.parametrize("wrong", [3, -2, 2**63, -(2**200), 1.0, "owl", None, np.array([7]), [1.5]])
 def test_unknown_class_ids(wrong):
     names = ClassNames(["owl", "wren", "crow"], np.arange(3))
@@ -209,6 +229,9 @@ def test_contiguous_labels_need_a_label(tmp_path):
     with pytest.raises(DatasetError) as caught:
         opened(tmp_path / "data", labels="dense")
     assert (caught.value.option, caught.value.found) == ("labels", "dense")
+    with pytest.raises(DatasetError) as caught:
+        opened(tmp_path / "data", labels="contigous")
+    assert (caught.value.option, caught.value.suggestion) == ("labels", "contiguous")
 
 
 def test_batches_of_contiguous_labels_in_another_process(tmp_path):

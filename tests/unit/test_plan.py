@@ -305,6 +305,10 @@ def test_small_classes():
     with pytest.warns(SmallClassesWarning), pytest.raises(PlanError) as error:
         BalancedPlan(BIRDS, 3, 9, small_classes="drop")
     assert (error.value.option, error.value.allowed[:4]) == ("classes_per_batch", "<= 1")
+    with pytest.raises(PlanError) as error:  # without a warning
+        BalancedPlan(["owl"] * 14 + ["wren"] * 3, 2, 20, small_classes="drop")
+    assert (error.value.option, error.value.found) == ("examples_per_class", 20)
+    assert error.value.reason == "no class has 20 examples; the largest has 14"
 
 
 def test_many_small_classes_are_counted():

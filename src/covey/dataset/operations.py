@@ -14,7 +14,7 @@ from covey.classes import Labels, Renumbering, check_labels
 from covey.dataset.batches import Loadable, RawRecords
 from covey.dataset.combine import add, divide, number_classes
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import DatasetError, FormatError
+from covey.errors import DatasetError, FormatError, checks_keywords
 from covey.loader.options import add_location
 from covey.plan.base import check_seed
 from covey.reading import Gatherer
@@ -64,6 +64,7 @@ class Operations(Loadable):
 
     # Selections.
 
+    @checks_keywords()
     def select(self, ids: Any) -> Dataset:
         """Return the dataset of some examples.
 
@@ -73,6 +74,7 @@ class Operations(Loadable):
         positions = parse_ids(ids, len(self)).reshape(-1)
         return self._at(self._selection.take(positions, check=True))
 
+    @checks_keywords()
     def where(self, *, label: Class | Sequence[Class]) -> Dataset:
         """Return the dataset of the examples of one or more classes.
 
@@ -100,6 +102,7 @@ class Operations(Loadable):
             )
         return ids
 
+    @checks_keywords()
     def filter(
         self,
         function: Callable[[dict[str, Any]], bool] | None = None,
@@ -189,6 +192,7 @@ class Operations(Loadable):
         """
         return add(self, other) if isinstance(other, Operations) else NotImplemented
 
+    @checks_keywords(None)
     def split_classes(
         self, *, seed: int = 0, labels: Labels | None = None, **parts: float
     ) -> tuple[Dataset, ...]:
@@ -218,6 +222,7 @@ class Operations(Loadable):
 
     # Other libraries.
 
+    @checks_keywords()
     def to_pandas(self, select: Iterable[str] | str | None = None) -> pd.DataFrame:
         """Return the examples as a DataFrame; requires pandas.
 
@@ -232,6 +237,7 @@ class Operations(Loadable):
 
         return to_pandas(self, select)
 
+    @checks_keywords()
     def to_hf(
         self, select: Iterable[str] | str | None = None, *, streaming: bool = False
     ) -> datasets.Dataset | datasets.IterableDataset:

@@ -72,7 +72,8 @@ def choose(
         small_classes: How to handle small classes.
 
     Raises:
-        PlanError: If there are small classes, and `small_classes` is ``"error"``.
+        PlanError: If there are small classes, and `small_classes` is ``"error"``; or if all are
+            small, and would be dropped.
         DatasetError: If a class of `class_list` does not exist.
     """
     if small_classes not in SMALL_CLASSES:
@@ -87,6 +88,13 @@ def choose(
     if total_examples_per_class is not None:
         counts = np.minimum(counts, total_examples_per_class)
     small = counts < examples_per_class
+    if small_classes == "drop" and len(counts) and small.all():
+        raise PlanError(
+            f"no class has {examples_per_class:,} examples; the largest has {counts.max():,}",
+            option="examples_per_class",
+            found=examples_per_class,
+            allowed=f"<= {counts.max():,} with small_classes='drop'",
+        )
     if small.any():
         _report(table, positions[small], counts[small], examples_per_class, small_classes)
     if small_classes == "drop":

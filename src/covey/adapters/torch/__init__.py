@@ -160,5 +160,10 @@ def _check_device_options(images: ImageConversion, decode: str, resident: bool) 
     for option, found in given.items():
         if found is not None:
             raise PlanError(
-                "it requires device=", option=option, found=found, allowed="omitted without device="
+                option=option,
+                found=found,
+                allowed="omitted without device=",
+                remedy="pass device='cuda'"
+                if option == "decode"
+                else "pass device='cpu', or another device=",
             )
