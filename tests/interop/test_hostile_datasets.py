@@ -318,7 +318,7 @@ with covey.open(directory, decode_images=True) as ds:
         lambda: ds[1],
         lambda: ds[:],
         lambda: ds.columns("image"),
-        lambda: next(iter(ds.batches(2, 1, decode_images=True, threads=0))),
+        lambda: next(iter(ds.batches(2, 1, image_size=4, threads=0))),
         lambda: next(iter(ds.sequential(2, image_size=4, threads=0))),
     ):
         try:
