@@ -178,7 +178,7 @@ def lists(rounds: int) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in values}
     for _ in range(rounds):
         for name, column in values.items():
-            clear()
+            shutil.rmtree(TARGET, ignore_errors=True)
             start = time.process_time()
             write(({"x": value, "label": i % 10} for i, value in enumerate(column)), None)
             seconds[name].append(time.process_time() - start)

@@ -101,7 +101,11 @@ def test_a_loader_shows_its_next_batch(birds):
     state = loader.state_dict()
     loader._repr_html_()
     assert loader.state_dict() == state
-    for other in (ds.shuffled(50, image_size=32), ds.sequential(3, select="song"), ds.raw.batches(loader.plan)):
+    for other in (
+        ds.shuffled(50, image_size=32),
+        ds.sequential(3, select="song"),
+        ds.raw.batches(loader.plan),
+    ):
         parse(other._repr_html_())
 
 
