@@ -18,6 +18,7 @@ readers find shards by these patterns.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import posixpath
 import re
@@ -28,6 +29,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from covey.errors import FormatError
 from covey.untrusted import brief, check_name, check_path
+
+# Shards whose names contain their number and count.
+_NUMBERED = re.compile(
+    r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
+)
+_MAX_MISSING = 100
 
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
@@ -297,3 +304,31 @@ def label_file(path: tuple[str, ...]) -> str | None:
     except FormatError:
         return None
     return name
+
+
+def find_missing(names: Sequence[str], pattern: str = "*") -> tuple[str, ...]:
+    """Return the shards that do not exist although the names of others count them.
+
+    Args:
+        names: The shards that exist.
+        pattern: The pattern that the names of missing shards must match.
+
+    >>> find_missing(["a-00000-of-00003.tfrecord", "a-00002-of-00003.tfrecord"])
+    ('a-00001-of-00003.tfrecord',)
+    """
+    present: dict[tuple[str, int, str, str], set[int]] = {}
+    for name in names:
+        found = _NUMBERED.fullmatch(name)
+        if found is not None:
+            key = found["before"], len(found["number"]), found["count"], found["after"]
+            present.setdefault(key, set()).add(int(found["number"]))
+    missing: list[str] = []
+    for (before, digits, count, after), numbers in sorted(present.items()):
+        for number in range(int(count)):
+            if number not in numbers:
+                name = f"{before}{number:0{digits}}-of-{count}{after}"
+                if fnmatch.fnmatchcase(posixpath.basename(name), pattern):
+                    missing.append(name)
+            if len(missing) >= _MAX_MISSING or number > len(numbers) + _MAX_MISSING:
+                break
+    return tuple(missing[:_MAX_MISSING])

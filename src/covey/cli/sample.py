@@ -16,8 +16,6 @@ from covey.cli.options import (
     add_running,
     picture,
     positive,
-    shows_progress,
-    storage_options,
 )
 from covey.cli.output import print_json, print_lines, print_message, shorten
 from covey.errors import FeatureError
@@ -104,18 +102,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    import covey
-    from covey.cli.values import to_json
+    from covey.cli.values import open_dataset, to_json
 
-    with covey.open(
-        options.path,
-        split=options.split or "all",
-        label=options.label,
-        storage_options=storage_options(options),
-        max_pixels=options.max_pixels,
-        threads=options.threads,
-        progress=shows_progress(options),
-    ) as dataset:
+    with open_dataset(options) as dataset:
         if options.select is not None:
             dataset.features.select([options.select])  # raises if it does not exist
         batch = _draw(dataset, options)

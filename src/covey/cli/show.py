@@ -14,8 +14,6 @@ from covey.cli.options import (
     add_running,
     picture,
     positive,
-    shows_progress,
-    storage_options,
 )
 from covey.cli.output import print_json, print_lines, print_message
 
@@ -115,19 +113,10 @@ def _accept_ids_after_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    import covey
-    from covey.cli.values import example_lines, read_examples, to_json
+    from covey.cli.values import example_lines, open_dataset, read_examples, to_json
     from covey.urls import shown
 
-    with covey.open(
-        options.path,
-        split=options.split or "all",
-        label=options.label,
-        storage_options=storage_options(options),
-        max_pixels=options.max_pixels,
-        threads=options.threads,
-        progress=shows_progress(options),
-    ) as dataset:
+    with open_dataset(options) as dataset:
         chosen = choose_ids(dataset, options.ids, options.class_)
         examples = read_examples(dataset, chosen, options.select)
         if options.json:

@@ -7,6 +7,7 @@ a dict whose ``kind`` is ``"image"``, ``"audio"``, ``"bytes"``, ``"array"``, ``"
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from covey._progress import format_bytes
 from covey._text import count_of
 from covey.arrays import RaggedArray, SparseArray, StringArray
+from covey.cli.options import shows_progress, storage_options
 from covey.cli.output import shorten
 from covey.dataset.dataset import Dataset
 from covey.errors import escape
@@ -32,6 +34,21 @@ _MAX_STRING = 60
 _MAX_ELEMENT = 24
 _MAX_READ_EXAMPLES = 64
 _START_BYTES = 16
+
+
+def open_dataset(options: argparse.Namespace) -> Dataset:
+    """Open the dataset whose examples a command prints."""
+    import covey
+
+    return covey.open(
+        options.path,
+        split=options.split or "all",
+        label=options.label,
+        storage_options=storage_options(options),
+        max_pixels=options.max_pixels,
+        threads=options.threads,
+        progress=shows_progress(options),
+    )
 
 
 def read_examples(

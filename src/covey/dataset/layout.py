@@ -6,7 +6,6 @@ A path is a dataset of covey, TFDS or datum, or TFRecord files without metadata.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import importlib
 import os
 import posixpath
@@ -20,6 +19,7 @@ from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_v
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.filenames import (
     INFO_FILE,
+    find_missing,
     has_sidecar_suffix,
     has_token,
     is_record_file,
@@ -36,11 +36,6 @@ from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import RegularFile, os_errors
 from covey.urls import AnyPath, parse_paths, shown
 
-# Shards whose names contain their number and count.
-_NUMBERED = re.compile(
-    r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
-)
-_MAX_MISSING = 100
 _HEAD_BYTES = 4096
 
 # Time for a writer to replace the second of two files that describe the features.
@@ -391,34 +386,6 @@ def files_layout(
         for split, part in by_split.items()
     }
     return Layout("TFRecords", path or f"{len(paths)} files", storage, splits, None)
-
-
-def find_missing(names: Sequence[str], pattern: str = "*") -> tuple[str, ...]:
-    """Return the shards that do not exist although the names of others count them.
-
-    Args:
-        names: The shards that exist.
-        pattern: The pattern that the names of missing shards must match.
-
-    >>> find_missing(["a-00000-of-00003.tfrecord", "a-00002-of-00003.tfrecord"])
-    ('a-00001-of-00003.tfrecord',)
-    """
-    present: dict[tuple[str, int, str, str], set[int]] = {}
-    for name in names:
-        found = _NUMBERED.fullmatch(name)
-        if found is not None:
-            key = found["before"], len(found["number"]), found["count"], found["after"]
-            present.setdefault(key, set()).add(int(found["number"]))
-    missing: list[str] = []
-    for (before, digits, count, after), numbers in sorted(present.items()):
-        for number in range(int(count)):
-            if number not in numbers:
-                name = f"{before}{number:0{digits}}-of-{count}{after}"
-                if fnmatch.fnmatchcase(posixpath.basename(name), pattern):
-                    missing.append(name)
-            if len(missing) >= _MAX_MISSING or number > len(numbers) + _MAX_MISSING:
-                break
-    return tuple(missing[:_MAX_MISSING])
 
 
 def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
