@@ -135,7 +135,7 @@ class Progress:
                 bar.reset(total=total)
                 return
             # Without a line of its own. The last line is written if one was written before.
-            bar.start_t = bar._time()
+            bar.start_t = time.time()
             if not bar.delay:
                 bar.last_print_t = bar.start_t
 
@@ -187,7 +187,7 @@ class Progress:
         self._drawn = now
         self._set_counts(bar)
         bar.delay = 0
-        bar.last_print_t = bar._time()
+        bar.last_print_t = time.time()
         bar.refresh()
 
     def _redraw_regularly(self) -> None:
@@ -197,6 +197,10 @@ class Progress:
                     return
                 if time.monotonic() - self._drawn >= self._min_interval:
                     self._draw(self._bar)
+
+
+def no_progress(examples: int, size: int) -> None:
+    """Ignore processed examples."""
 
 
 def _columns() -> int:

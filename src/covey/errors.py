@@ -17,6 +17,7 @@
     ├── PlanError                  batches cannot be drawn as requested
     ├── MetricError                embeddings cannot be compared
     ├── SourceError                a source, or an item of it, cannot be read
+    ├── TaskError                  a worker of an engine ended before its task did
     └── StorageError               a file or URL cannot be read or written
         ├── StorageNotFoundError       it does not exist
         ├── StoragePermissionError     access is denied
@@ -134,6 +135,7 @@ class CoveyError(Exception):
         line: Line in the file, from 1.
         record: Record in the file, from 0.
         example: Example in the source of a write, from 0.
+        task: Task of an engine that failed, and its node: ``"piece 3 of 7 on node birch"``.
         offset: Byte offset in the file.
         step: Step of the batch, over all epochs.
         row: Row in the batch of all ranks, from 0.
@@ -163,6 +165,7 @@ class CoveyError(Exception):
         line: int | None = None,
         record: int | None = None,
         example: int | None = None,
+        task: str | None = None,
         offset: int | None = None,
         step: int | None = None,
         row: int | None = None,
@@ -179,6 +182,7 @@ class CoveyError(Exception):
         self.line = line
         self.record = record
         self.example = example
+        self.task = task
         self.offset = offset
         self.step = step
         self.row = row
@@ -214,6 +218,8 @@ class CoveyError(Exception):
         where = []
         if self.path is not None:
             where.append(self.path if self.line is None else f"{self.path}:{self.line}")
+        if self.task is not None:
+            where.append(self.task)
         if self.record is not None:
             at = "" if self.offset is None else f" at byte {self.offset}"
             where.append(f"record {self.record}{at}")
@@ -293,6 +299,10 @@ class ImageSizeError(FeatureError):
 
 class SourceError(CoveyError, ValueError):
     """A source, or an item of it, cannot be read."""
+
+
+class TaskError(CoveyError, RuntimeError):
+    """A worker of an engine was killed or lost, or ran out of memory, more often than allowed."""
 
 
 class DatasetError(CoveyError, ValueError):

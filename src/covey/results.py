@@ -85,6 +85,9 @@ class WriteResult:
     """The other splits of the same write."""
     notes: tuple[str, ...] = field(default=(), repr=False)
     """Notes of the source, such as directories that were not read."""
+    part: str | None = field(default=None, repr=False)
+    """The part that was written, ``"3/64"``, which :func:`covey.commit` commits; None if the splits
+    are committed."""
 
     @property
     def splits(self) -> dict[str, WriteResult]:
@@ -105,18 +108,20 @@ class WriteResult:
     def __repr__(self) -> str:
         classes = f", {len(self.classes):,} classes of {self.label!r}" if self.classes else ""
         skipped = f", {len(self.skipped):,} skipped" if self.skipped else ""
+        of_part = "" if self.part is None else f"part {self.part} of "
         others = "".join(f"\n{each!r}" for each in self.others)
         others += "".join(f"\n  note: {escape(each)}" for each in self.notes)
         return (
-            f"<WriteResult: {shorten(self.path, 80)}: split {self.split!r}, "
+            f"<WriteResult: {shorten(self.path, 80)}: {of_part}split {self.split!r}, "
             f"{count_of(self.records, 'example')}{classes}, {count_of(len(self.shards), 'shard')}, "
             f"{format_bytes(self.bytes)}{skipped}>{others}"
         )
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
+        of_part = "" if self.part is None else f"part {self.part} of "
         lines = [
-            f"{self.path}: split {self.split!r}",
+            f"{self.path}: {of_part}split {self.split!r}",
             f"  examples  {self.records:,}",
             f"  shards    {len(self.shards):,}",
             f"  size      {format_bytes(self.bytes)}",

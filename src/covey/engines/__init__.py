@@ -1,0 +1,23 @@
+"""Engines: where the tasks of :func:`covey.write`, ``verify`` and ``build_index`` run.
+
+``engine="processes"`` and ``engine="ray"`` are engines with default options; an object of this
+module has others::
+
+    covey.write(photos, "data/birds", engine=covey.engines.Ray(num_cpus=2, max_retries=5))
+"""
+
+from covey.engines.base import Engine, EngineArgument, Pool, find_engine
+from covey.engines.processes import Processes
+from covey.engines.ray import Ray
+from covey.engines.tasks import Task, run_tasks
+
+__all__ = [
+    "Engine",
+    "EngineArgument",
+    "Pool",
+    "Processes",
+    "Ray",
+    "Task",
+    "find_engine",
+    "run_tasks",
+]
