@@ -228,6 +228,10 @@ class ClassIds:
             ids = self._ids
             return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
 
+    def provisional(self) -> tuple[str, ...]:
+        """Return all strings, by provisional id."""
+        return tuple(self._ids)
+
     def strings(self) -> tuple[str, ...]:
         """Return all strings, by final class id."""
         return extend_names(self._known, self._ids)

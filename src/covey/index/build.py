@@ -7,13 +7,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._progress import Progress
+from covey._progress import Progress, no_progress
 from covey._threads import cpu_count, ordered_map
 from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError
@@ -25,19 +25,29 @@ from covey.index.format import (
     fingerprint_of,
     row_dtype,
 )
-from covey.index.labels import KnownLabels, Label, LabelReader, label_reader
+from covey.index.labels import (
+    FunctionLabels,
+    KnownLabels,
+    Label,
+    LabelReader,
+    StringLabels,
+    label_reader,
+)
 from covey.index.read import Index
 from covey.labels import Classes, guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
-from covey.schema.infer import survey_block, survey_kinds
+from covey.schema.infer import RecordCounts, record_kinds, survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import RecordLocations
 from covey.tfrecord.reader import OnError
 from covey.untrusted import RegularFile
+
+if TYPE_CHECKING:
+    from covey.engines.shards import ShardPool  # an index is read and built without engines
 
 # Blocks of a shard that are scanned concurrently.
 _BLOCKS_IN_FLIGHT = 4
@@ -70,7 +80,8 @@ class ScannedShard:
 
     locations: RecordLocations
     labels: NDArray[np.int64] | None
-    surveys: list[_core.Survey]
+    counts: RecordCounts
+    """Statistics of the records, if the features are inferred."""
     compression: str | None
     records: int
     skipped: tuple[SkippedRecord, ...]
@@ -79,6 +90,10 @@ class ScannedShard:
     """Identity of a local file."""
     images: Mapping[str, ImageSummary] | None
     """The images of each image feature; None if the features are not known."""
+
+    def with_labels(self, ids: NDArray[np.int64]) -> ScannedShard:
+        """Return the shard with other class ids, by the class ids of this one."""
+        return self if self.labels is None else replace(self, labels=ids[self.labels])
 
 
 @dataclass(frozen=True)
@@ -95,8 +110,10 @@ class IndexBuilder:
         order: How covey ordered the records; empty if covey did not write them.
         on_error: ``"skip"`` skips corrupt records.
         mmap: Map local shards into memory; False reads them.
-        threads: The number of threads; by default the number of CPU cores.
+        threads: The number of threads; by default the number of CPU cores. With workers, that of
+            each task; by default 1.
         progress: Show a progress bar (default: if stderr is a terminal).
+        workers: Workers that scan the shards; None scans them in this process.
     """
 
     features: Features | None = None
@@ -109,6 +126,7 @@ class IndexBuilder:
     mmap: bool = True
     threads: int | None = None
     progress: bool | None = None
+    workers: ShardPool | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
@@ -158,8 +176,11 @@ class IndexBuilder:
             # The function takes complete examples, so all features must be known first.
             scanned = self._scan(files, stats, None, surveys=True)
             features = known = self._all_features(scanned, files)
-        reader = label_reader(label, known, files.names) if known else None  # no records
-        scanned = self._scan(files, stats, reader, surveys=features is None)
+        make_reader = None  # without records
+        if known:
+            make_reader = partial(label_reader, label, known, files.names)
+        reader = None if make_reader is None else make_reader()
+        scanned = self._scan(files, stats, reader, make_reader, surveys=features is None)
         if features is None:
             features = self._all_features(scanned, files)
         shards = []
@@ -173,21 +194,52 @@ class IndexBuilder:
         files: ShardFiles,
         stats: Sequence[Stat],
         reader: LabelReader | None,
+        make_reader: Callable[[], LabelReader | None] | None = None,
         *,
         surveys: bool,
     ) -> list[ScannedShard]:
-        """Scan all shards: concurrently if there are enough of them, else their blocks."""
-        threads = self.threads or cpu_count()
-        with (
-            Progress(self.progress, None, "indexing") as bar,
-            ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool,
+        """Scan all shards.
+
+        Args:
+            files: The shards.
+            stats: Their states.
+            reader: Reader of the class ids.
+            make_reader: Picklable function that returns a new reader, for a task of a worker.
+            surveys: Whether to survey the features of the records.
+        """
+        features = self.features if self.features is not None else self.declared
+        scan = _Scan(self, files, dict(enumerate(stats)), reader, surveys, features)
+        with Progress(self.progress, None, "indexing") as bar:
+            if self.workers is not None:
+                return self._scan_in(self.workers, scan, make_reader, bar)
+            scan = replace(scan, progress=bar.add)
+            return scan.shards(range(len(files.paths)), self.threads or cpu_count())
+
+    def _scan_in(
+        self,
+        workers: ShardPool,
+        scan: _Scan,
+        make_reader: Callable[[], LabelReader | None] | None,
+        bar: Progress,
+    ) -> list[ScannedShard]:
+        """Scan all shards in workers."""
+        from covey.engines.shards import ShardItem
+
+        reader, stats = scan.label_reader, scan.stats
+        assert not isinstance(reader, FunctionLabels)
+        items = [ShardItem(n, path, stats[n].size) for n, path in enumerate(scan.files.paths)]
+        # GUESS is not the same object in another process.
+        builder = replace(self, label=None, workers=None)
+        context = replace(scan, builder=builder, stats={}, label_reader=None), make_reader
+        found: dict[int, ScannedShard] = {}
+        for group, (shards, strings) in workers.scan(
+            _scan_group, context, items, bar, "indexing", payload=stats.__getitem__
         ):
-            by_shard = len(files.paths) >= threads
-            executor = None if by_shard or threads == 1 else pool
-            features = self.features if self.features is not None else self.declared
-            scan = _Scan(self, files, stats, reader, surveys, features, bar.add, executor)
-            tasks = (partial(scan.shard, number) for number in range(len(files.paths)))
-            return list(ordered_map(tasks, pool if by_shard else None, threads))
+            if isinstance(reader, StringLabels):
+                ids = reader.merge(strings)
+                shards = [each.with_labels(ids) for each in shards]
+            found.update(zip(group, shards, strict=True))
+        return [found[number] for number in range(len(items))]
 
     def blocks(
         self,
@@ -225,11 +277,11 @@ class IndexBuilder:
         return Features({})
 
     def _all_features(self, scanned: Sequence[ScannedShard], files: ShardFiles) -> Features:
-        surveys = [survey for each in scanned for survey in each.surveys]
-        if not surveys:
+        counts = RecordCounts.join(each.counts for each in scanned)
+        if not counts.records:
             return Features({})
         try:
-            return Features(survey_kinds(surveys))
+            return Features(record_kinds(counts))
         except FeatureError as error:
             if self.declared is not None:
                 return self.declared
@@ -246,17 +298,25 @@ class _Scan:
 
     builder: IndexBuilder
     files: ShardFiles
-    stats: Sequence[Stat]
-    """State of each shard before the scan."""
+    stats: Mapping[int, Stat]
+    """State of each shard before the scan, by its number."""
     label_reader: LabelReader | None
     surveys: bool
     """Whether to survey the features of the records."""
     features: Features | None
     """The features of the records, if they are known."""
-    progress: Callable[[int, int], None]
+    progress: Callable[[int, int], None] = no_progress
     """Called with the records and bytes of each block."""
-    executor: Executor | None
+    executor: Executor | None = None
     """Executor for the blocks of a shard; None scans them sequentially."""
+
+    def shards(self, numbers: Sequence[int], threads: int) -> list[ScannedShard]:
+        """Scan shards: concurrently if there are enough of them, else their blocks."""
+        with ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool:
+            by_shard = len(numbers) >= threads
+            scan = self if by_shard or threads == 1 else replace(self, executor=pool)
+            tasks = (partial(scan.shard, number) for number in numbers)
+            return list(ordered_map(tasks, pool if by_shard else None, threads))
 
     def shard(self, number: int) -> ScannedShard:
         """Scan a shard.
@@ -295,10 +355,11 @@ class _Scan:
             local = isinstance(file, RegularFile)
             identity = FileIdentity(file.stat(), crc) if local else None  # type: ignore[attr-defined]
         joined = None if self.label_reader is None else np.concatenate(labels)
+        counts = RecordCounts.join(map(RecordCounts.of, surveys))
         compression = reader.compression
         summaries = None if images is None else images.summaries()
         return ScannedShard(
-            locations, joined, surveys, compression, records, skipped, crc, identity, summaries
+            locations, joined, counts, compression, records, skipped, crc, identity, summaries
         )
 
     def _block(
@@ -311,6 +372,47 @@ class _Scan:
             images.add(block)
         ids = None if self.label_reader is None else self.label_reader.labels_of(block, shard)
         return ids, survey, len(block), int(block.lengths.sum())
+
+
+def _scan_group(
+    context: tuple[_Scan, Callable[[], LabelReader | None] | None],
+    shards: Sequence[tuple[int, Stat]],
+    progress: Callable[[int, int], None],
+) -> tuple[list[ScannedShard], tuple[str, ...]]:
+    """Scan shards in a worker.
+
+    Args:
+        context: The pass, without label reader, and the function that returns it.
+        shards: Number and state of each shard.
+        progress: Function of the number of records and bytes that were scanned.
+
+    Returns:
+        The shards, and the strings of the label by their provisional ids.
+    """
+    from covey.engines.shards import scan_located
+
+    scan, make_reader = context
+    reader = None if make_reader is None else make_reader()
+    scan = replace(scan, label_reader=reader, progress=progress)
+    scanned: list[ScannedShard] = []
+    for number, stat in shards:
+        path = scan.files.paths[number]
+        scanned += scan_located(path, partial(_scan_here, scan, number, stat))
+    return scanned, reader.provisional() if isinstance(reader, StringLabels) else ()
+
+
+def _scan_here(scan: _Scan, number: int, expected: Stat) -> list[ScannedShard]:
+    """Scan a shard whose state another node has determined."""
+    storage, path = scan.files.storage, scan.files.paths[number]
+    (stat,) = [expected] if storage.is_remote else storage.stat([path])
+    if stat is None or (stat.size, _time(stat)) != (expected.size, _time(expected)):
+        raise _changed(path)
+    return replace(scan, stats={number: stat}).shards([number], scan.builder.threads or 1)
+
+
+def _time(stat: Stat) -> str:
+    """Return the version of a local file without the inode number, which depends on the mount."""
+    return stat.version.partition("-")[0]
 
 
 def _located(blocks: Iterator[Block], locations: RecordLocations) -> Iterator[Block]:

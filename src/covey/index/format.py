@@ -44,6 +44,8 @@ BY_FILE = "@file"
 FINGERPRINT_BYTES = 1 << 12
 """Bytes at the start and at the end of a shard that its fingerprint covers."""
 
+_SCAN_BYTES = 16 << 20
+
 # A file that is modified twice within this time may have the same mtime both times.
 _MTIME_GRANULARITY_NS = 1_000_000_000
 
@@ -143,6 +145,30 @@ class FileIdentity:
 # Writing arrays.
 
 
+def make_index_rows(
+    shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return the rows of records of a shard.
+
+    Args:
+        shard: Number of the shard.
+        locations: Locations of the records.
+        labels: Their class ids; None if they are unlabelled.
+        dtype: Dtype of the rows.
+    """
+    if len(locations) and locations["length"].max() >= 2**32:
+        raise FormatError(f"shard {shard}: a record exceeds 4 GiB, the maximum of an index")
+    rows = np.zeros(len(locations), dtype)
+    rows["shard"] = shard
+    rows["length"] = locations["length"]
+    rows["offset"] = locations["offset"]
+    if "inner_offset" in (dtype.names or ()):
+        rows["inner_offset"] = locations["inner_offset"]
+    if "label" in (dtype.names or ()):
+        rows["label"] = labels
+    return rows
+
+
 class IndexWriter:
     """Writer of the rows of an index, used while the shards are written.
 
@@ -156,8 +182,10 @@ class IndexWriter:
     def __init__(self, path: Path, records: int, *, compressed: bool, labelled: bool) -> None:
         self.path = path
         self._dtype = row_dtype(compressed=compressed, labelled=labelled)
-        self._file = open(path, "wb")  # noqa: SIM115
+        self._file = open(path, "w+b")  # noqa: SIM115
         _write_header(self._file, self._dtype, records)
+        self._start = self._file.tell()
+        self._is_ordered = True
         self._records = records
         self._written = 0
         self.checksum = 0
@@ -165,17 +193,7 @@ class IndexWriter:
 
     def add(self, shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
         """Write the rows of the next records of a shard."""
-        if len(locations) and locations["length"].max() >= 2**32:
-            raise FormatError(f"shard {shard}: a record exceeds 4 GiB, the maximum of an index")
-        rows = np.zeros(len(locations), self._dtype)
-        rows["shard"] = shard
-        rows["length"] = locations["length"]
-        rows["offset"] = locations["offset"]
-        if "inner_offset" in rows.dtype.names:
-            rows["inner_offset"] = locations["inner_offset"]
-        if "label" in rows.dtype.names:
-            rows["label"] = labels
-        self.add_rows(rows)
+        self.add_rows(make_index_rows(shard, locations, labels, self._dtype))
 
     def add_rows(self, rows: NDArray[Any]) -> None:
         """Write existing rows, such as those of an index that is extended."""
@@ -188,8 +206,27 @@ class IndexWriter:
         self._written += len(rows)
         self.checksum = _core.crc32c(rows, self.checksum)
 
+    def write_at(self, first: int, rows: NDArray[Any]) -> None:
+        """Write rows of any position, such as those of a shard that is complete before others.
+
+        Args:
+            first: Position of the first row.
+            rows: Rows of the dtype of the index.
+        """
+        if rows.dtype != self._dtype or first + len(rows) > self._records:
+            raise AssertionError(f"{len(rows)} rows of {rows.dtype} at {first}")
+        self._is_ordered = False
+        self._file.seek(self._start + first * self._dtype.itemsize)
+        self._file.write(np.ascontiguousarray(rows).data)
+        self._written += len(rows)
+
     def close(self) -> None:
         """Flush and close the file."""
+        if not self._is_ordered:
+            self.checksum = 0
+            self._file.seek(self._start)
+            while data := self._file.read(_SCAN_BYTES):
+                self.checksum = _core.crc32c(data, self.checksum)
         self._file.close()
         if self._written != self._records:
             raise AssertionError(f"{self._written} rows were written of {self._records}")

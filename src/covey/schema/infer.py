@@ -111,6 +111,23 @@ class Inference:
             raise
         self._set(path, self._widened(path, guess), 1)
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the features that were found."""
+        return {"/".join(path) for path in self._guesses}
+
+    def dtypes(self) -> dict[str, str | None]:
+        """Return the dtype of each feature; None if all its values are empty lists."""
+        return {"/".join(path): guess.dtype for path, guess in self._guesses.items()}
+
+    def set_integer_ranges(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Add the ranges of integers in examples that have exactly the inferred types."""
+        for path, guess in self._guesses.items():
+            if "/".join(path) in ranges:
+                own = ranges["/".join(path)]
+                low, high = join_ranges((guess.low, guess.high), own)
+                self._guesses[path] = dataclasses.replace(guess, low=low, high=high)
+
     def check_names(self, example: Mapping[str, Any]) -> None:
         """Check that an example has the features of those before it, except for defaults."""
         if not self._guesses:
@@ -226,6 +243,54 @@ class Inference:
         feature: Any = both.feature()
         return dataclasses.replace(feature, default=default)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the inference, without its defaults, as values of JSON."""
+        from covey.schema.features import Features
+        from covey.schema.json import features_to_json
+
+        return {
+            "count": self._count,
+            "features": [
+                {
+                    **{
+                        each.name: getattr(guess, each.name)
+                        for each in dataclasses.fields(guess)
+                        if each.name != "audio"
+                    },
+                    "audio": None
+                    if guess.audio is None
+                    else features_to_json(Features({"audio": guess.audio})),
+                    "path": path,
+                    "seen": self._seen[path],
+                }
+                for path, guess in self._guesses.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(
+        cls, content: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    ) -> Inference:
+        """Return the inference of :meth:`to_json`, which is not trusted.
+
+        Raises:
+            ValueError, TypeError, LookupError: If the content is not valid.
+        """
+        from covey.schema.json import features_from_json
+
+        found = cls(defaults)
+        found._count = int(content["count"])
+        for each in content["features"]:
+            fields = dict(each)
+            path, seen = tuple(map(str, fields.pop("path"))), int(fields.pop("seen"))
+            audio: Any = fields.pop("audio")
+            if audio is not None:
+                audio = features_from_json(audio, "part")["audio"]
+            shape = tuple(None if n is None else int(n) for n in fields.pop("shape"))
+            found._guesses[path] = Guess(**fields, shape=shape, audio=audio)
+            found._seen[path] = seen
+        return found
+
     def finish(self) -> dict[str, Any]:
         """Return the features that fit all examples, after the last one.
 
@@ -284,26 +349,55 @@ def survey_block(survey: _core.Survey, block: Block) -> None:
         raise ExampleError(example_reason(fault), path=block.name, record=record) from None
 
 
+@dataclasses.dataclass(frozen=True)
+class RecordCounts:
+    """Statistics of the records of consecutive surveys. Instances are picklable."""
+
+    records: int = 0
+    context: Mapping[str, _core.SeenTuple] = dataclasses.field(default_factory=dict)
+    lists: Mapping[str, _core.SeenTuple] = dataclasses.field(default_factory=dict)
+    """Statistics of the feature lists of SequenceExamples."""
+    error: str = ""
+    """Reason why no feature fits them; empty if there is none."""
+
+    @classmethod
+    def of(cls, survey: _core.Survey) -> RecordCounts:
+        """Return the statistics of a survey."""
+        try:
+            return cls(survey.records, survey.context(), survey.lists())
+        except UnicodeDecodeError as error:
+            return cls(survey.records, error=f"the name of a feature is not valid UTF-8: {error}")
+
+    @classmethod
+    def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
+        """Return the statistics of all records of consecutive parts."""
+        context: dict[str, _core.SeenTuple] = {}
+        lists: dict[str, _core.SeenTuple] = {}
+        records, reason = 0, ""
+        for part in parts:
+            reason = reason or part.error
+            # A step without a list has no values. A key without a list does not count: its number
+            # of values is unknown.
+            for known, seen, first in ((context, part.context, 1), (lists, part.lists, 0)):
+                for key, each in seen.items():
+                    shifted = _shift(each, records)
+                    known[key] = _join(known[key], shifted, first) if key in known else shifted
+            records += part.records
+        return cls(records, context, lists, reason)
+
+
 def survey_kinds(surveys: Sequence[_core.Survey]) -> dict[str, Feature]:
     """Return the features that fit all records of consecutive surveys, by key."""
-    records = sum(survey.records for survey in surveys)
+    return record_kinds(RecordCounts.join(map(RecordCounts.of, surveys)))
+
+
+def record_kinds(counts: RecordCounts) -> dict[str, Feature]:
+    """Return the features that fit all records, by key."""
+    records, context, lists = counts.records, counts.context, counts.lists
     if records == 0:
         raise FeatureError("there are no records to infer features from", remedy="declare them")
-    context: dict[str, _core.SeenTuple] = {}
-    lists: dict[str, _core.SeenTuple] = {}
-    before = 0
-    for survey in surveys:
-        try:
-            found = survey.context(), survey.lists()
-        except UnicodeDecodeError as error:
-            raise FeatureError(f"the name of a feature is not valid UTF-8: {error}") from None
-        # A step without a list has no values. A key without a list does not count: its number of
-        # values is unknown.
-        for known, seen, first_kind in zip((context, lists), found, (1, 0), strict=True):
-            for key, each in seen.items():
-                shifted = _shift(each, before)
-                known[key] = _join(known[key], shifted, first_kind) if key in known else shifted
-        before += survey.records
+    if counts.error:
+        raise FeatureError(counts.error)
     kinds: dict[str, Feature] = {}
     for key, each in context.items():
         dtype, (low, high), is_everywhere = _record_kind(key, each, records)

@@ -25,8 +25,8 @@ from covey.shuffle.keys import (
     Part,
     RecordOrder,
     cut_by_bytes,
+    duplicate_error,
     find_duplicate,
-    raise_duplicate,
 )
 from covey.tfrecord import Block
 from covey.tfrecord.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
@@ -362,6 +362,13 @@ class Spool:
     def _scan_bytes(self) -> int:
         return max(self._window_bytes, self._memory_limit // 8)
 
+    def detach(self) -> list[Run]:
+        """Return all records as sorted runs on disk, which the caller owns."""
+        self.spill()
+        runs, self._runs = self._runs, []
+        self._arena = Arena()
+        return runs
+
     def adopt_keys(self, other: Spool) -> None:
         """Take over the keys of a spool that is drained into this one."""
         self._keys += other._keys
@@ -375,7 +382,7 @@ class Spool:
             rows = np.concatenate([last, rows])
         duplicate = find_duplicate(rows)
         if duplicate is not None:
-            raise_duplicate(duplicate, self._find_key(duplicate[0]))
+            raise duplicate_error(duplicate, self._find_key(duplicate[0]))
         return rows[-1:].copy()
 
     def _check_unique(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,12 +95,13 @@ def find_duplicate(rows: NDArray[Any]) -> tuple[int, int] | None:
     return first, second
 
 
-def raise_duplicate(examples: tuple[int, int], key: Key) -> NoReturn:
-    """Raise the error for two examples with the same key."""
+def duplicate_error(examples: tuple[int, int], key: Key | None) -> DuplicateKeyError:
+    """Return the error for two examples with the same key; None if the key is not known."""
     first, second = examples
-    raise DuplicateKeyError(
-        f"examples {first} and {second} both have the key {key!r}; keys must be unique, because "
-        "they determine the order",
+    both = "have the same key" if key is None else f"both have the key {key!r}"
+    return DuplicateKeyError(
+        f"examples {first} and {second} {both}; keys must be unique, because they determine the "
+        "order",
         key=key,
         examples=(first, second),
         remedy="rename one, or pass examples without keys",

@@ -127,31 +127,72 @@ class _ParquetItems:
     label: str | None
 
     def __iter__(self) -> Iterator[Item]:
+        return self.read_range(0, None)
+
+    def read_range(self, begin: int, end: int | None) -> Iterator[Item]:
+        """Yield the rows from one position to another; None for all that follow."""
         pa, parquet = _pyarrow()
         first = 0
         for file in self.files:
-            row = 0
             with parquet.ParquetFile(file) as opened:
-                expected = opened.metadata.num_rows
-                try:
-                    for batch in opened.iter_batches(_BATCH_ROWS, columns=list(self.kinds)):
-                        for values in self._rows(batch, pa):
-                            yield self._item(values, file, row, first + row)
-                            row += 1
-                except (pa.ArrowException, OSError) as error:
-                    reason = f"this row and all that follow cannot be read: {error}"
-                    yield source_error(file, reason, record=row)
-            first += expected
+                rows = opened.metadata.num_rows
+                if begin < first + rows and (end is None or first < end):
+                    last = rows if end is None else min(end - first, rows)
+                    yield from self._read_file(opened, file, first, max(0, begin - first), last, pa)
+            first += rows
 
-    def _rows(self, batch: Any, pa: Any) -> Iterator[dict[str, Any]]:
+    def _read_file(
+        self, opened: Any, file: str, first: int, begin: int, end: int, pa: Any
+    ) -> Iterator[Item]:
+        """Yield some rows of a file, whose first row has the position `first`."""
+        metadata = opened.metadata
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        groups = [
+            i
+            for i, (start, size) in enumerate(zip(starts, sizes, strict=True))
+            if start < end and begin < start + size
+        ]
+        row = starts[groups[0]] if groups else 0
+        try:
+            batches = opened.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(self.kinds))
+            for batch in batches:
+                skipped = max(0, min(begin - row, batch.num_rows))
+                row += skipped
+                part = batch.slice(skipped, max(0, end - row))
+                columns = self._columns(part, pa)
+                rows = (
+                    dict(zip(columns, each, strict=True))
+                    for each in zip(*columns.values(), strict=True)
+                )
+                if self._is_plain(part, columns):
+                    yield from enumerate(rows, first + row)
+                    row += part.num_rows
+                    continue
+                for values in rows:
+                    yield self._item(values, file, row, first + row)
+                    row += 1
+        except (pa.ArrowException, OSError) as error:
+            reason = f"this row and all that follow cannot be read: {error}"
+            yield source_error(file, reason, record=row)
+
+    def _columns(self, batch: Any, pa: Any) -> dict[str, list[Any]]:
         columns = {}
         for name in self.kinds:
             column = batch.column(name)
             if _is_stored_as_string(column.type, pa.types):
                 column = column.cast(pa.string())
             columns[name] = column.to_pylist()
-        for values in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, values, strict=True))
+        return columns
+
+    def _is_plain(self, batch: Any, columns: Mapping[str, list[Any]]) -> bool:
+        """Return whether all values of a batch are used as they are."""
+        if self.label is not None and "" in columns[self.label]:
+            return False
+        return all(
+            isinstance(kind, Tensor) and not batch.column(name).null_count
+            for name, kind in self.kinds.items()
+        )
 
     def _item(self, values: dict[str, Any], file: str, row: int, key: int) -> Item:
         example = {}

@@ -119,7 +119,9 @@ class Source:
     path: str
     """Path of the file or directory."""
     examples: Iterable[Item]
-    """The items; a picklable sequence if they can be read by position."""
+    """The items; a picklable sequence if they can be read by position. An object with a method
+    ``read_range(begin, end)`` yields the items of a range, so that several processes can read it
+    together."""
     _: KW_ONLY
     length: int | None = None
     """Number of items, unreadable ones included; None if counting them is expensive."""

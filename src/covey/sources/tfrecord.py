@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,13 @@ from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.open import open as open_dataset
 from covey.dataset_info import ALL_REPLACED, drop_replaced
-from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning, SourceError
+from covey.errors import (
+    CorruptRecordError,
+    ExampleError,
+    FileChangedError,
+    SkippedRecordsWarning,
+    SourceError,
+)
 from covey.filenames import FEATURES_FILE, INFO_FILE, is_record_file
 from covey.labels import guess_label
 from covey.schema import Feature, Features, Ragged, Steps, Tensor
@@ -55,15 +62,34 @@ class _DatasetItems:
     root: str
     """Directory that the file names in keys are relative to."""
     errors: Sequence[SourceError] = field(default=(), repr=False)
+    opened: tuple[Any, Mapping[str, Any]] = ((), {})
+    """Arguments of :func:`_open`, to open the dataset on another machine."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (pickle.dumps(self.dataset), self.root, self.errors, self.opened)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the records; those of all splits, if they are in a directory."""
+        path, _ = self.opened
+        if not isinstance(path, str):
+            return tuple(path)
+        return tuple(os.path.join(path, each) for each in os.listdir(path) if is_record_file(each))
 
     def __len__(self) -> int:
         return len(self.errors) + len(self.dataset)
 
     def __iter__(self) -> Iterator[Item]:
-        yield from self.errors
+        return self.read_range(0, len(self))
+
+    def read_range(self, begin: int, end: int) -> Iterator[Item]:
+        """Yield the items from one position to another."""
+        yield from self.errors[begin:end]
         corrupt = self._corrupt_records()
-        for begin in range(0, len(self.dataset), _BATCH):
-            ids = range(begin, min(begin + _BATCH, len(self.dataset)))
+        before = len(self.errors)
+        first, last = max(0, begin - before), max(0, end - before)
+        for start in range(first, last, _BATCH):
+            ids = range(start, min(start + _BATCH, last))
             keys = self._keys(ids, corrupt)
             try:
                 columns = self.dataset[ids.start : ids.stop]
@@ -99,6 +125,20 @@ class _DatasetItems:
             records += np.searchsorted(skipped - np.arange(len(skipped)), records, side="right")
         name = os.path.relpath(first.name, self.root)
         return [f"{name}:{record}" for record in records.tolist()]
+
+
+def _restore(
+    pickled: bytes, root: str, errors: Sequence[SourceError], opened: tuple[Any, Mapping[str, Any]]
+) -> _DatasetItems:
+    """Restore items in another process, whose machine may not have the cached index."""
+    try:
+        dataset: Dataset = pickle.loads(pickled)
+    except FileChangedError:
+        path, options = opened
+        dataset, found = _open(path, **options)
+        if len(found) != len(errors):
+            raise
+    return _DatasetItems(dataset, root, errors, opened)
 
 
 def _open(path: str | Sequence[str], **options: Any) -> tuple[Dataset, list[SourceError]]:
@@ -156,16 +196,18 @@ def open_tfrecords(probed: ProbedPath, options: SourceOptions) -> Source | Sourc
 
 def _open_files(path: str, label: str | None, files: list[str]) -> Source:
     """Open the files of one split."""
+    options: dict[str, Any] = {"split": "all"}
     try:
-        dataset, errors = _open(files, split="all")
+        dataset, errors = _open(files, **options)
     except ExampleError:  # this record is an unreadable item, not an unreadable source
-        dataset, errors = _open(files, split="all", features=_infer_valid(files))
+        options["features"] = _infer_valid(files)
+        dataset, errors = _open(files, **options)
     if not len(dataset) and not errors:
         raise source_error(path, "there are no records")
     features = Features({name: _writable(kind) for name, kind in dataset.features.items()})
     check_label(label, features, path)
     root = os.path.commonpath([os.path.dirname(file) for file in files])
-    items = _DatasetItems(dataset, root, errors)
+    items = _DatasetItems(dataset, root, errors, (files, options))
     return Source(
         "TFRecords",
         path,
@@ -237,7 +279,7 @@ def _open_split(layout: Layout, split: str, label: str | None) -> Source:
     if layout.features is not None:  # which may have classes of other splits
         features = add_classes(features, layout.features)
     check_label(label, features, directory)
-    items = _DatasetItems(dataset, layout.path, errors)
+    items = _DatasetItems(dataset, layout.path, errors, (directory, {"split": split}))
     return Source(
         "TFDS directory",
         directory,
