@@ -28,10 +28,10 @@ from covey.shuffle.keys import (
     Part,
     RecordOrder,
     cut_by_bytes,
+    duplicate_error,
     find_duplicate,
     hash_positions,
     make_rows,
-    raise_duplicate,
     sort_words,
 )
 from covey.tfrecord.block import FRAME_BYTES
@@ -83,10 +83,34 @@ def choose_label(
     return None
 
 
-def sort_columns(
+@dataclass(frozen=True)
+class PreparedTable:
+    """Columns of one input, as they are stored."""
+
+    columns: Mapping[str, Any]
+    labels: NDArray[np.int64] | None
+    """Class id of each row; None if they are unlabelled."""
+    keys: Sequence[Key] | None
+    """Key of each row; None to use the positions of the rows."""
+    chosen: Sequence[NDArray[np.intp]]
+    """Positions of the rows of each split that the input is divided into, ascending."""
+    rows: Rows | None = None
+    """The rows, checked."""
+
+    def slice(self, begin: int, end: int) -> PreparedTable:
+        """Return some rows."""
+        return PreparedTable(
+            {name: column[begin:end] for name, column in self.columns.items()},
+            None if self.labels is None else self.labels[begin:end],
+            None if self.keys is None else self.keys[begin:end],
+            [each[(each >= begin) & (each < end)] - begin for each in self.chosen],
+        )
+
+
+def prepare_columns(
     sources: Sequence[Input], options: WriteOptions, schema: WriteSchema
-) -> RecordsToWrite:
-    """Return the rows of the columns of each input, sorted.
+) -> tuple[Classes, list[PreparedTable]]:
+    """Return the features and classes of the columns of all inputs, and the columns of each.
 
     Args:
         sources: Inputs of the splits of the write. Several inputs have declared features.
@@ -122,20 +146,35 @@ def sort_columns(
         numbered.append((own, labels, strings))
     features, _, strings = numbered[0]
     classes = Classes(features, label, strings)
-    splits = []
+    found = []
     for columns, (_, labels, _) in zip(tables, numbered, strict=True):
-        rows = check_columns(features, columns)
+        checked = check_columns(features, columns)
+        rows = len(checked)
         keys = None if options.key is None else column_keys(columns, options.key)
-        chosen = [np.arange(len(rows))]
-        if options.hold_out is not None and len(rows):
+        chosen = [np.arange(rows)]
+        if options.hold_out is not None and rows:
             held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
-            check_choice(options.hold_out, int(held_out.sum()), len(rows), "examples")
+            check_choice(options.hold_out, int(held_out.sum()), rows, "examples")
             chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
+        found.append(PreparedTable(columns, labels, keys, chosen, checked))
+    return classes, found
+
+
+def sort_columns(
+    sources: Sequence[Input], options: WriteOptions, schema: WriteSchema
+) -> RecordsToWrite:
+    """Return the rows of the columns of each input, sorted; see :func:`prepare_columns`."""
+    classes, tables = prepare_columns(sources, options, schema)
+    splits = []
+    for table in tables:
+        assert table.rows is not None
         splits += [
-            ColumnOrder(rows, labels, keys, options.order, options.seed, chosen=each)
-            for each in chosen
+            ColumnOrder(
+                table.rows, table.labels, table.keys, options.order, options.seed, chosen=each
+            )
+            for each in table.chosen
         ]
-    return RecordsToWrite(features, classes, splits)
+    return RecordsToWrite(classes.features, classes, splits)
 
 
 def _held_out_rows(
@@ -209,7 +248,7 @@ class ColumnOrder:
         table = make_rows(positions, self._lengths, own, seed)
         duplicate = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
         if keys is not None and duplicate is not None:
-            raise_duplicate(duplicate, keys[duplicate[0]])
+            raise duplicate_error(duplicate, keys[duplicate[0]])
         if order.by_class and self._labels is not None:
             table["label"] = self._labels
         return order.sort(table)

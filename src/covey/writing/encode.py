@@ -114,6 +114,17 @@ class ItemEncoder:
         """
         return self.schema.features or Features(self._inference.finish())
 
+    @property
+    def inference(self) -> Inference | None:
+        """The features that were inferred so far; None if they are declared."""
+        return self._inference if self._infers else None
+
+    def begin_with(self, inference: Inference) -> None:
+        """Infer features that fit the examples of another inference as well."""
+        if self._infers and not inference.is_empty:
+            self._inference = inference
+            self._use(Features(inference.kinds()))
+
     def encode(self, items: Iterable[Any], first: int = 0) -> list[Any]:
         """Encode items.
 

@@ -7,12 +7,16 @@ imported that the caller did not import.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
+from covey.engines.ray import dataset_blocks
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features, SparseArray
 from covey.schema.guess import is_hugging_face_file
@@ -128,6 +132,14 @@ def source_failed(example: int, error: Exception) -> SourceError:
 # Input.
 
 
+class TableBlock(Protocol):
+    """Rows of a table that a worker loads. Instances are picklable."""
+
+    def load(self) -> Mapping[str, Any]:
+        """Return the columns: arrays of numpy or Arrow, or series of pandas or polars."""
+        ...
+
+
 @dataclass(frozen=True)
 class Input:
     """Examples as columns, or as items."""
@@ -151,12 +163,115 @@ class Input:
     """What to do if the source lacks a label, for the error."""
     adds_classes: bool = False
     """Whether the label is a string in ``features`` because several splits have other classes."""
+    blocks: Callable[[], Iterator[tuple[TableBlock, int]]] | None = None
+    """Function that yields tables that workers load, with the number of their rows; they are used
+    in place of items."""
+    sources: tuple[Input, ...] = ()
+    """Inputs that follow each other, which are used in place of items."""
+    number: int | None = None
+    """Number of the input among several sources."""
+    key_prefix: str = ""
+    """Name of the source among several sources, which precedes its keys."""
+
+    @property
+    def parts(self) -> tuple[Input, ...]:
+        """The inputs that follow each other; this one, if there is only one."""
+        return self.sources or (self,)
+
+    @property
+    def first(self) -> int:
+        """Position of the first example."""
+        return (self.number or 0) << SOURCE_BITS
+
+    def locate(self, position: int) -> tuple[str | None, int]:
+        """Return the path of the source of an example, and its position in that source."""
+        found = next((each for each in self.sources if each.first <= position < each.end), self)
+        return found.path, position - found.first
+
+    @property
+    def end(self) -> int:
+        """Position after all examples that the input can have."""
+        return self.first + (1 << SOURCE_BITS)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the items can be read more than once."""
+        items: Any = self.items
+        if items is None or hasattr(items, "__next__"):
+            return False
+        if self.by_index or hasattr(items, "read_range") or isinstance(items, (list, tuple)):
+            return True
+        try:
+            first, second = (items() if callable(items) else iter(items) for _ in range(2))
+        except CoveyError:
+            raise
+        except Exception as error:
+            raise source_failed(0, error) from error
+        return first is not second or isinstance(first, (list, tuple))
+
+    @property
+    def can_be_divided(self) -> bool:
+        """Whether several readers can each read a range of the examples."""
+        is_list = isinstance(self.items, (list, tuple))
+        has_ranges = self.by_index or hasattr(self.items, "read_range")
+        return self.length is not None and (is_list or has_ranges)
+
+    def read(self, begin: int = 0, end: int | None = None) -> Iterable[Any]:
+        """Return the items of a range; all items by default."""
+        items: Any = self.items
+        if items is None:
+            found: Iterable[Any] = ()
+        elif begin == 0 and end in (None, self.length) and not self.by_index:
+            found = items() if callable(items) else items
+        elif isinstance(items, (list, tuple)):
+            found = items[begin:end]
+        elif hasattr(items, "read_range"):
+            found = items.read_range(begin, self.length if end is None else end)
+        elif self.by_index:
+            found = fetch(items, range(begin, (self.length or 0) if end is None else end))
+        else:
+            found = itertools.islice(items() if callable(items) else items, begin, end)
+        return found if self.number is None else self._keyed(found, begin)
+
+    def _keyed(self, items: Iterable[Any], begin: int) -> Iterator[Any]:
+        """Yield items with keys that are unique among several sources."""
+        prefix = self.key_prefix
+        for position, item in enumerate(items, begin):
+            if type(item) is tuple and len(item) == 2 and isinstance(item[1], (dict, Mapping)):
+                key, example = item
+                if isinstance(key, bytes):
+                    key = key.decode(errors="backslashreplace")
+                yield (f"{prefix}:{key}", example) if prefix else item
+            elif isinstance(item, CoveyError):
+                yield item
+            else:
+                yield f"{self.number}:{position}", item
+
+
+SOURCE_BITS = 40
+"""Bits of a position in one of several sources; the number of the source precedes them."""
+
+
+def fetch(source: Any, indices: range) -> Iterator[Any]:
+    """Yield items by index, and an error in place of each that cannot be fetched."""
+    for index in indices:
+        try:
+            item = source[index]
+        except CoveyError as error:
+            item = error
+        except Exception as error:
+            item = source_failed(index, error)
+        yield item
 
 
 def normalize_input(examples: Any) -> Input:
     """Return the input for examples of any supported type."""
     if isinstance(examples, Source):
         return _from_source(examples)
+    if callable(examples) and not hasattr(examples, "__iter__"):
+        return Input(items=examples, path=getattr(examples, "__name__", None))
+    if hasattr(examples, "iter_internal_ref_bundles"):  # a Ray Dataset
+        return Input(blocks=partial(dataset_blocks, examples))
     _reject_containers(examples)
     if isinstance(examples, Mapping):
         return Input(columns=examples, length=_rows(examples))
@@ -179,6 +294,19 @@ def normalize_input(examples: Any) -> Input:
         option="examples",
         allowed="an iterable of dicts, a dict of columns, a table, a tf.data, torch or Hugging "
         "Face dataset, or a covey Source",
+    )
+
+
+def is_source_list(examples: Any) -> bool:
+    """Return whether examples are a list of paths, sources and functions that yield examples."""
+    return (
+        isinstance(examples, (list, tuple))
+        and bool(examples)
+        and all(
+            isinstance(each, (str, bytes, os.PathLike, Source))
+            or (callable(each) and not isinstance(each, Mapping))
+            for each in examples
+        )
     )
 
 
@@ -247,10 +375,10 @@ def _table(examples: Any) -> dict[str, Any] | None:
             f"two columns of the table have the same name: {names}", option="examples"
         )
     take = getattr(examples, "column", None) or examples.__getitem__
-    return {str(name): _values(take(name)) for name in names}
+    return {str(name): column_values(take(name)) for name in names}
 
 
-def _values(column: Any) -> Any:
+def column_values(column: Any) -> Any:
     """Return a column of a table as an array, or as a list with None for missing values."""
     missing = getattr(column, "null_count", 0)  # a method in polars, an integer in Arrow
     if missing() if callable(missing) else missing:

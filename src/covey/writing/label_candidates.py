@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ class LabelCandidates:
 
     def __init__(self) -> None:
         self.examples = 0
-        self._values: dict[str, set[int]] = {}
+        self._values: dict[str, set[bytes]] = {}
 
     def add_columns(self, features: Features, columns: Mapping[str, Any]) -> None:
         """Count the values of the next examples."""
@@ -37,8 +38,7 @@ class LabelCandidates:
             column = columns[name][: MAX_COUNTED - self.examples]
             rows = len(column)
             values = column.tolist() if isinstance(column, np.ndarray) else column
-            # Hashes, because strings may be long; an unhashable value is not a valid label.
-            self._values.setdefault(name, set()).update(map(hash, map(str, values)))
+            self._values.setdefault(name, set()).update(map(_hash, map(str, values)))
         self.examples += rows
 
     def add(self, features: Features, block: Block) -> None:
@@ -46,6 +46,13 @@ class LabelCandidates:
         names = [name for name, feature in features.items() if can_be_label(feature)]
         columns = flat_items(features.decode_batch(block, names)) if names else ()
         self.add_columns(features, {"/".join(path): column for path, column in columns})
+
+    def merge(self, other: LabelCandidates) -> None:
+        """Add the counts of the examples that follow."""
+        if self.examples < MAX_COUNTED:
+            for name, values in other._values.items():
+                self._values.setdefault(name, set()).update(values)
+            self.examples += other.examples
 
     def error(self, features: Features) -> DatasetError:
         """Return the error of examples without a label.
@@ -74,3 +81,8 @@ class LabelCandidates:
             option="label",
             remedy="pass label= with one of these names, or label=None if the data is unlabelled",
         )
+
+
+def _hash(value: str) -> bytes:
+    """Return a hash that is the same in every process; strings may be long."""
+    return hashlib.blake2b(value.encode(errors="surrogatepass"), digest_size=8).digest()

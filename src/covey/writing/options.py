@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from covey._threads import cpu_count
@@ -178,3 +178,14 @@ class WriteSchema:
     """Whether a string label becomes a ClassLabel. A feature declared as a string stays one."""
     known_classes: tuple[str, ...] = ()
     """Class names, or label strings, that have class ids already, by id."""
+
+    def with_final(self, features: Features, label: str | None) -> WriteSchema:
+        """Return the schema of records whose features and class ids are final."""
+        return replace(
+            self,
+            features=features,
+            fallback=None,
+            label=label,
+            infers_label=False,
+            strings_to_classes=False,
+        )

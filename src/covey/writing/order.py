@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import leaf
 from covey.schema.infer import integer_range, join_ranges
-from covey.shuffle.external_sort import Spool
+from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block
 from covey.writing.columns import RecordsToWrite, choose_label, fill_columns, flatten
@@ -38,17 +39,103 @@ from covey.writing.options import WriteOptions, WriteSchema
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Records of one split that were encoded with the same features."""
+class RecordGroup:
+    """What records of one split have in common."""
 
     features: Features
+    """Features that they were encoded with."""
     split: int
     """Position of the split in the splits of the write."""
     label: str | None
-    """Name of the label feature, whose class ids the rows have."""
+    """Name of the label feature, whose class ids the rows have; provisional ids of strings."""
+    order: RecordOrder
+    """Order of their runs."""
+
+    @property
+    def has_provisional_ids(self) -> bool:
+        """Whether the label is a string, so that the class ids of the rows are not final."""
+        return self.label is not None and is_string(self.features[self.label])
+
+    def is_final(self, classes: Classes, order: RecordOrder) -> bool:
+        """Return whether the records and their order need no change, except for class ids."""
+        return (
+            self.label == classes.label
+            and self.order == order
+            and self.features.is_stored_like(classes.features)
+        )
+
+    def convert(
+        self,
+        block: Block,
+        rows: NDArray[Any],
+        inferred: Features,
+        classes: Classes,
+        final_ids: NDArray[np.int64],
+    ) -> tuple[Block, NDArray[Any]]:
+        """Return records and rows with the final features and class ids.
+
+        Args:
+            block: Records of the group.
+            rows: Their rows.
+            inferred: The features before a string label became a ClassLabel, with its default.
+            classes: The final features and classes.
+            final_ids: Final class ids by the provisional ones of the group.
+        """
+        rows, label = rows.copy(), classes.label
+        if not self.features.is_stored_like(classes.features):
+            block = _translate(block, self.features, inferred, classes.features, label)
+            rows["length"] = block.lengths
+        if label is None:
+            rows["label"] = 0
+        elif self.label != label:
+            rows["label"] = classes.of(block)
+        elif self.has_provisional_ids:
+            rows["label"] = final_ids[rows["label"]]
+        return block, rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Records of one split that were encoded with the same features."""
+
+    kind: RecordGroup
     only_label: Features | None
     """The label feature alone."""
     spool: Spool
+
+
+def final_classes(
+    features: Features,
+    options: WriteOptions,
+    schema: WriteSchema,
+    class_ids: ClassIds,
+    candidates: LabelCandidates,
+    encoded: Iterable[Features],
+) -> Classes:
+    """Return the final features, label and classes of a write.
+
+    Args:
+        features: Features that fit all examples. A string label becomes a ClassLabel if the schema
+            requests it.
+        options: Options of the write.
+        schema: Features and label.
+        class_ids: The strings of the label.
+        candidates: Features that can be the label, for the error if none is found.
+        encoded: All features that records were encoded with.
+    """
+    label = choose_label(features, options, schema, candidates)
+    if (
+        label is not None
+        and is_string(features[label])
+        and label in features.optional
+        and any(label not in each for each in encoded)
+    ):  # the default is the class of their examples
+        default = decode_strings([features[label].filler()], label=label)
+        class_ids.ids_of(default)
+    strings = class_ids.strings()
+    if label is not None and schema.strings_to_classes and class_ids.has_strings:
+        features = features.replace({label: make_label(label, strings)})
+    return Classes(features, label, strings)
 
 
 class RecordSorter:
@@ -66,6 +153,7 @@ class RecordSorter:
         options: Options of the write.
         schema: Features and label.
         class_names: Class names of integer features, by feature, as the source has them.
+        check_keys: Whether to raise an error for equal keys; False if these are compared later.
         progress: Called with the number of records and bytes of each chunk.
     """
 
@@ -76,19 +164,24 @@ class RecordSorter:
         schema: WriteSchema,
         *,
         class_names: Mapping[str, tuple[str, ...]] | None = None,
+        check_keys: bool = True,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self._directory = directory
         self._options = options
         self._schema = schema
         self._class_names = class_names
+        self._check_keys = check_keys
         self._progress = progress
         self._groups: list[_Group] = []
         self._spools = 0
-        self._class_ids = ClassIds(schema.known_classes)
-        self._candidates = LabelCandidates()
+        self.class_ids = ClassIds(schema.known_classes)
+        """The strings of the label."""
+        self.candidates = LabelCandidates()
+        """Features that can be the label."""
+        self.has_keys: dict[int, bool] = {}
+        """Whether the examples of a split have keys."""
         self._split = 0
-        self._has_keys: dict[int, bool] = {}
         self._executor = SerialExecutor()
         self.skipped: list[list[SkippedRecord]] = [[] for _ in options.splits]
         """The skipped examples of each split."""
@@ -123,7 +216,7 @@ class RecordSorter:
         """Return the smallest and the largest integer of a feature in all records, and 0."""
         self._executor.wait()
         ranges = (
-            integer_range(group.features, block, name)
+            integer_range(group.kind.features, block, name)
             for group in self._groups
             for block, _ in group.spool.blocks()
         )
@@ -132,7 +225,7 @@ class RecordSorter:
     def _add(self, chunk: Chunk, split: int) -> None:
         block, keys = chunk.block, chunk.keys
         has_keys = keys is not None
-        if self._has_keys.setdefault(split, has_keys) != has_keys:
+        if self.has_keys.setdefault(split, has_keys) != has_keys:
             raise FeatureError(
                 f"the example has {'a' if has_keys else 'no'} key, unlike those before it",
                 example=int(chunk.positions[0]),
@@ -142,24 +235,24 @@ class RecordSorter:
             group = self._find_group(chunk.features, own_split, has_keys)
             own_block, own_rows, own_keys = block, rows, keys
             if len(chosen) < len(block):
-                own_block, own_rows = _select(block, chosen), rows[chosen]
+                own_block, own_rows = select_records(block, chosen), rows[chosen]
                 own_keys = None if keys is None else [keys[row] for row in chosen.tolist()]
             if group.only_label is None:
-                self._count_candidates(group.features, own_block)
+                self._count_candidates(group.kind.features, own_block)
             else:
-                ids = self._class_ids.read(group.only_label, own_block, own_rows["position"])
+                ids = self.class_ids.read(group.only_label, own_block, own_rows["position"])
                 own_rows["label"] = ids
             group.spool.add(own_block, own_rows, own_keys)
 
     def _count_candidates(self, features: Features, block: Block) -> None:
         """Raise after many examples without a label, not after the last one."""
-        if not self._schema.infers_label or self._candidates.examples >= MAX_COUNTED:
+        if not self._schema.infers_label or self.candidates.examples >= MAX_COUNTED:
             return
         features = name_classes(features, self._class_names)
-        self._candidates.add(features, block)
+        self.candidates.add(features, block)
         # A feature that has a default may occur in a later example for the first time.
-        if self._candidates.examples >= MAX_COUNTED and not self._options.defaults:
-            raise self._candidates.error(features)
+        if self.candidates.examples >= MAX_COUNTED and not self._options.defaults:
+            raise self.candidates.error(features)
 
     def _divide_chunk(self, chunk: Chunk, split: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
         """Yield the rows of each split: that of the chunk, unless some are held out by hashes."""
@@ -181,8 +274,8 @@ class RecordSorter:
 
     def _find_group(self, features: Features, split: int, has_keys: bool) -> _Group:
         for group in self._groups:
-            is_same = group.features is features or group.features == features
-            if is_same and group.split == split:
+            known = group.kind.features
+            if group.kind.split == split and (known is features or known == features):
                 return group
         for group in self._groups:
             group.spool.spill()  # all spools together hold at most the memory limit
@@ -195,8 +288,8 @@ class RecordSorter:
         if order.by_class and (label is None or is_string(features[label])):
             order = RecordOrder(by=order.by)  # the class ids are not final
         only_label = None if label is None else features.select([label])
-        spool = self._new_spool(order, unique=has_keys)
-        group = _Group(features, split, label, only_label, spool)
+        spool = self._new_spool(order, unique=has_keys and self._check_keys)
+        group = _Group(RecordGroup(features, split, label, order), only_label, spool)
         self._groups.append(group)
         return group
 
@@ -225,35 +318,34 @@ class RecordSorter:
         """
         self._executor.wait()
         features = name_classes(features, self._class_names)
-        hold_out = self._options.hold_out
-        label = choose_label(features, self._options, self._schema, self._candidates)
-        inferred = features
-        if (
-            label is not None
-            and is_string(features[label])
-            and label in features.optional
-            and any(label not in group.features for group in self._groups)
-        ):  # the default is the class of their examples
-            default = decode_strings([features[label].filler()], label=label)
-            self._class_ids.ids_of(default)
-        strings = self._class_ids.strings()
-        if label is not None and self._schema.strings_to_classes and self._class_ids.has_strings:
-            features = features.replace({label: make_label(label, strings)})
-        classes = Classes(features, label, strings)
+        hold_out, inferred = self._options.hold_out, features
+        classes = final_classes(
+            features,
+            self._options,
+            self._schema,
+            self.class_ids,
+            self.candidates,
+            [group.kind.features for group in self._groups],
+        )
         by_split = [
-            [group for group in self._groups if group.split == split]
+            [group for group in self._groups if group.kind.split == split]
             for split in range(len(self._options.splits))
         ]
         if hold_out is not None and hold_out.fraction is not None:
             counts = [sum(group.spool.records for group in groups) for groups in by_split]
             check_choice(hold_out, counts[1], sum(counts), "examples")
         splits = [
-            self._collect(groups, inferred, classes, unique=self._has_keys.get(split, False))
+            self._collect(groups, inferred, classes, unique=self.has_keys.get(split, False))
             for split, groups in enumerate(by_split)
         ]
         if hold_out is not None and hold_out.fraction is None:
             splits = self._divide_classes(splits[0], classes, hold_out)
-        return RecordsToWrite(features, classes, splits)
+        return RecordsToWrite(classes.features, classes, splits)
+
+    def detach(self) -> list[tuple[RecordGroup, list[Run]]]:
+        """Return all records as sorted runs on disk, which the caller owns."""
+        self._executor.wait()
+        return [(group.kind, group.spool.detach()) for group in self._groups]
 
     def _collect(
         self, groups: Sequence[_Group], inferred: Features, classes: Classes, *, unique: bool
@@ -266,37 +358,19 @@ class RecordSorter:
             classes: The final features and classes.
             unique: Whether keys must be unique.
         """
-        features, label, order = classes.features, classes.label, self._options.order
-        final_ids = self._class_ids.final_ids()
+        order = self._options.order
+        final_ids = self.class_ids.final_ids()
         first = groups[0] if groups else None
-        if (
-            first is not None
-            and len(groups) == 1
-            and first.label == label
-            and first.spool.order == order
-            and first.features.is_stored_like(features)
-        ):
-            has_strings = label is not None and is_string(first.features[label])
-            first.spool.final_ids = final_ids if has_strings else None
-            first.spool.is_labelled = label is not None
+        if first is not None and len(groups) == 1 and first.kind.is_final(classes, order):
+            first.spool.final_ids = final_ids if first.kind.has_provisional_ids else None
+            first.spool.is_labelled = classes.label is not None
             return first.spool
         target = self._new_spool(order, unique=unique)
-        target.is_labelled = label is not None
+        target.is_labelled = classes.label is not None
         for group in groups:
             target.adopt_keys(group.spool)
-            is_same = group.features.is_stored_like(features)
             for block, rows in group.spool.drain():
-                rows = rows.copy()
-                if not is_same:
-                    block = _translate(block, group.features, inferred, features, label)
-                    rows["length"] = block.lengths
-                if label is None:
-                    rows["label"] = 0
-                elif group.label != label:
-                    rows["label"] = classes.of(block)
-                elif is_string(group.features[label]):
-                    rows["label"] = final_ids[rows["label"]]
-                target.add(block, rows)
+                target.add(*group.kind.convert(block, rows, inferred, classes, final_ids))
         return target
 
     def _divide_classes(self, spool: Spool, classes: Classes, hold_out: HoldOut) -> list[Spool]:
@@ -304,7 +378,7 @@ class RecordSorter:
         found = [np.unique(rows["label"]) for rows in spool.rows()]
         ids = np.unique(spool.class_ids(np.concatenate(found)))
         held_out = choose_classes(hold_out, classes, ids)
-        unique = self._has_keys.get(0, False)
+        unique = self.has_keys.get(0, False)
         targets = [self._new_spool(self._options.order, unique=unique) for _ in range(2)]
         for target in targets:
             target.adopt_keys(spool)
@@ -314,11 +388,11 @@ class RecordSorter:
             rows["label"] = spool.class_ids(rows["label"])
             mask = np.isin(rows["label"], held_out)
             for target, chosen in zip(targets, (~mask, mask), strict=True):
-                target.add(_select(block, np.flatnonzero(chosen)), rows[chosen])
+                target.add(select_records(block, np.flatnonzero(chosen)), rows[chosen])
         return targets
 
 
-def _select(block: Block, rows: NDArray[np.intp]) -> Block:
+def select_records(block: Block, rows: NDArray[np.intp]) -> Block:
     """Return a copy of some records of a block."""
     sources = np.zeros(len(rows), np.uint32)
     return Block(

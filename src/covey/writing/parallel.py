@@ -17,7 +17,7 @@ from covey._threads import ordered_map
 from covey.errors import CoveyError, DatasetError
 from covey.schema import Features
 from covey.writing.encode import Chunk, ItemEncoder
-from covey.writing.inputs import Input, copy_arrays, source_failed
+from covey.writing.inputs import Input, copy_arrays, fetch, source_failed
 from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
 
@@ -36,16 +36,13 @@ def encode_examples(
         encoder: The encoder, which has the features and the sink of the chunks.
         follow: Called with a function that returns the number of examples read so far.
     """
-    if options.encode_workers > 1:
+    if options.encode_workers > 1 and examples.number is None:
         parallel = _ParallelEncoder(examples, options, encoder)
         follow(parallel.count_read)
         parallel.run()
         return
     follow(encoder.count_read)
-    if examples.by_index:
-        encoder.encode(_fetch(examples.items, range(examples.length or 0)))
-    else:
-        encoder.encode(() if examples.items is None else examples.items)
+    encoder.encode(examples.read(), examples.first)
 
 
 @dataclass(slots=True)
@@ -145,7 +142,7 @@ class _ParallelEncoder:
         if isinstance(part, bytes):
             items: list[Any] = pickle.loads(part)
             return items
-        return _fetch(self._examples.items, part) if isinstance(part, range) else part
+        return fetch(self._examples.items, part) if isinstance(part, range) else part
 
     def _adapt_part_size(self, chunks: Sequence[Chunk]) -> None:
         records = sum(len(chunk.block) for chunk in chunks)
@@ -165,9 +162,9 @@ class _ParallelEncoder:
     def _lists(self) -> Iterator[tuple[int, list[Any]]]:
         if self._examples.by_index:
             for first, indices in self._ranges():
-                yield first, list(_fetch(self._examples.items, indices))
+                yield first, list(fetch(self._examples.items, indices))
             return
-        items = iter(() if self._examples.items is None else self._examples.items)
+        items = iter(self._examples.read())
         first = 0
         while True:
             part: list[Any] = []
@@ -182,18 +179,6 @@ class _ParallelEncoder:
                 return
             yield first, part
             first += len(part)
-
-
-def _fetch(source: Any, indices: range) -> Iterator[Any]:
-    """Yield items by index, and an error in place of each that cannot be fetched."""
-    for index in indices:
-        try:
-            item = source[index]
-        except CoveyError as error:
-            item = error
-        except Exception as error:
-            item = source_failed(index, error)
-        yield item
 
 
 def _encode_part(
@@ -220,7 +205,7 @@ def _start_process(state: bytes) -> None:
 
 
 def _encode_in_process(indices: range, first: int, fixed: Features | None) -> _Encoded:
-    items = _fetch(_process["source"], indices)
+    items = fetch(_process["source"], indices)
     result = _encode_part(_process["options"], _process["schema"], items, first, fixed)
     try:
         result.rest = pickle.dumps(result.rest)

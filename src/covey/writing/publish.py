@@ -54,6 +54,10 @@ class RemoteStaging:
         self, url: str, splits: Sequence[str], *, appends: bool, options: Mapping[str, Any] | None
     ) -> None:
         self._storage = open_storage(url, options)
+        self.storage_options = options
+        """Storage options of fsspec."""
+        self._uploaded: dict[str, int | None] = {}
+        """Files that the workers of an engine upload, with their sizes if those are known."""
         self._url = self._storage.clean(url)
         self._split = splits[0]
         self._splits = tuple(splits)
@@ -91,6 +95,8 @@ class RemoteStaging:
         trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
+        if error is not None and self._committed is False and self._uploaded:
+            self._undo(sorted(self._uploaded))
         if isinstance(error, KeyboardInterrupt):
             raise interrupted(
                 shown(self._url), self._split, self._committed, undone=self._undone
@@ -105,6 +111,28 @@ class RemoteStaging:
             here, there = str(self.directory), shown(self._url)
             if error.path == here or error.path.startswith(here + os.sep):
                 error.path = there + error.path[len(here) :]
+
+    def expect(self, sizes: Mapping[str, int | None]) -> None:
+        """Note files that the workers of an engine upload before :meth:`publish`.
+
+        They are removed if the write fails.
+
+        Args:
+            sizes: Size of each file; None if it is not uploaded yet.
+        """
+        self._uploaded.update(sizes)
+
+    def _check_uploaded(self) -> None:
+        """Raise DatasetError if a worker has written to another storage than this process."""
+        names = sorted(self._uploaded)
+        found = self._storage.stat([self._path(name) for name in names])
+        for name, state in zip(names, found, strict=True):
+            if state is None or state.size != self._uploaded[name]:
+                raise DatasetError(
+                    "the shard that a worker has uploaded is missing or has another size",
+                    path=shown(self._path(name)),
+                    remedy="use a URL that all workers share, or omit engine=",
+                )
 
     def _path(self, name: str) -> str:
         return self._storage.join(self._url, name)
@@ -183,11 +211,13 @@ class RemoteStaging:
         uploaded: list[str] = []
         try:
             self._check_unchanged()
+            self._check_uploaded()
             sidecars = [name for name in early if is_sidecar(name)]
             for name in early[: len(early) - len(sidecars)]:
                 uploaded.append(name)
                 source = copies.get(after[name])
-                if source is None or not self._copy(source, name):
+                is_done = name in self._uploaded or (source and self._copy(source, name))
+                if not is_done:
                     self._storage.upload(os.fspath(self.directory / name), self._path(name))
                 if progress is not None:
                     progress.add(1, (self.directory / name).stat().st_size)

@@ -76,26 +76,36 @@ class Cuts:
     unit: Literal["records", "bytes"]
     ends: NDArray[np.int64]
 
+    def select(self, begins: NDArray[np.int64], shard: int) -> slice:
+        """Return which of consecutive records belong to a shard.
+
+        A record belongs to the first shard that ends after its begin. The shard of a record that
+        reaches several ends is followed by the last of these: the others have no records.
+
+        Args:
+            begins: Records, or bytes of frames, before each record.
+            shard: Position of the shard in the cuts.
+        """
+        first = int(np.searchsorted(begins, self.ends[shard - 1])) if shard else 0
+        return slice(first, int(np.searchsorted(begins, self.ends[shard])))
+
     def split(self, parts: Iterator[Part]) -> Iterator[tuple[bool, Part]]:
         """Yield parts that do not cross the end of a shard, and whether each one is its last."""
-        done, shard = 0, 0
+        done = 0
         for block, labels in parts:
             if self.unit == "records":
-                ends = np.arange(1, len(block) + 1, dtype=np.int64) + done
+                sizes = np.ones(len(block), np.int64)
             else:
                 sizes = block.lengths.astype(np.int64) + FRAME_BYTES
-                ends = np.cumsum(sizes) + done
+            ends = np.cumsum(sizes) + done
+            # A shard ends after the last record that begins in it.
+            shards = np.searchsorted(self.ends, ends - sizes, side="right")
+            following = np.searchsorted(self.ends, ends, side="right")
             begin = 0
             while begin < len(block):
-                # The first record that reaches the end of this shard is its last.
-                last = int(np.searchsorted(ends, self.ends[shard]))
-                stop = min(last + 1, len(block))
-                is_end = last < len(block)
-                part = block[begin:stop], None if labels is None else labels[begin:stop]
-                if is_end:
-                    # A record that reaches several ends is the last of one shard.
-                    shard = int(np.searchsorted(self.ends, ends[last], side="right"))
-                yield is_end, part
+                stop = int(np.searchsorted(shards, shards[begin], side="right"))
+                is_end = bool(following[stop - 1] != shards[begin])
+                yield is_end, (block[begin:stop], None if labels is None else labels[begin:stop])
                 begin = stop
             done = int(ends[-1]) if len(block) else done
 

@@ -13,7 +13,7 @@ from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.merge import describe, extends, unify
 from covey.sources import Source, SourceSplits, open_splits
 from covey.sources.source import PathKeywords, choose_split, renaming_note
-from covey.writing.inputs import Input, normalize_input
+from covey.writing.inputs import Input, is_source_list, normalize_input
 from covey.writing.options import WriteOptions
 
 DEFAULT_SPLIT = "train"
@@ -41,6 +41,8 @@ def normalize_splits(
     """
     path = "examples"
     source = source or {}
+    if is_source_list(examples):
+        return _normalize_list(examples, split, label, kind, source)
     if isinstance(examples, (str, bytes, os.PathLike)):
         path = os.fsdecode(examples)
         label = None if label == AUTO else label
@@ -58,6 +60,59 @@ def normalize_splits(
             notes = (*notes, renaming_note(found, split))
         return {split: normalize_input(examples[found])}, notes
     return {str(name): normalize_input(examples[name]) for name in examples}, notes
+
+
+def _normalize_list(
+    examples: Sequence[Any],
+    split: str | None,
+    label: str | None,
+    kind: str | None,
+    source: PathKeywords,
+) -> tuple[dict[str, Input], tuple[str, ...]]:
+    """Return the input of each split of a list of sources."""
+    paths = [_path_of(each) for each in examples]
+    named = [os.path.abspath(path) for path in paths if path is not None]
+    root = os.path.commonpath([os.path.dirname(path) for path in named]) if named else ""
+    by_split: dict[str, list[Input]] = {}
+    notes: list[str] = []
+    for number, (each, path) in enumerate(zip(examples, paths, strict=True)):
+        prefix = "" if path is None else os.path.relpath(os.path.abspath(path), root)
+        if isinstance(each, (str, bytes, os.PathLike)):
+            found, own_notes = normalize_splits(each, split, label, kind, source)
+        else:
+            _refuse_options({"kind": kind, **source}, each)
+            only = DEFAULT_SPLIT if split is None else split
+            found, own_notes = {only: normalize_input(each)}, getattr(each, "notes", ())
+        notes += own_notes
+        for name, one in found.items():
+            numbered = dataclasses.replace(one, number=number, key_prefix=prefix, columns=None)
+            by_split.setdefault(name, []).append(numbered)
+    joined = {name: _join_sources(each, label) for name, each in by_split.items()}
+    return joined, tuple(dict.fromkeys(notes))
+
+
+def _join_sources(sources: Sequence[Input], label: str | None) -> Input:
+    """Return one input for sources that follow each other."""
+    named = {f"{each.key_prefix or f'source {each.number}'}": each for each in sources}
+    label = _join_labels(named, label, "sources")
+    features, adds_classes = _join_features(named, label, "sources")
+    lengths = [each.length for each in sources]
+    return Input(
+        sources=tuple(sources),
+        length=None if None in lengths else sum(filter(None, lengths)),
+        features=features,
+        class_names=_join_class_names(sources),
+        label=label,
+        label_hint=sources[0].label_hint,
+        adds_classes=adds_classes,
+    )
+
+
+def _path_of(source: Any) -> str | None:
+    """Return the path of one of several sources; None for a function."""
+    if isinstance(source, (str, bytes, os.PathLike)):
+        return os.fsdecode(source)
+    return source.path if isinstance(source, Source) else None
 
 
 def _refuse_options(options: Mapping[str, Any], examples: Any) -> None:
@@ -96,17 +151,10 @@ def join_inputs(inputs: Mapping[str, Input], options: WriteOptions) -> tuple[Inp
     parts = list(inputs.values())
     if len(parts) == 1:
         return parts[0], parts
-    label = parts[0].label if options.label == AUTO else options.label
-    if options.label == AUTO and any(each.label != label for each in parts):
-        found = ", ".join(f"{each.label!r} in {split!r}" for split, each in inputs.items())
-        raise DatasetError(
-            f"the splits have different labels: {found}",
-            option="label",
-            remedy="pass label= to name one that all splits have",
-        )
+    label = _join_labels(inputs, options.label, "splits")
     features, adds_classes = options.features, False
     if features is None:
-        features, adds_classes = _join_features(inputs, label)
+        features, adds_classes = _join_features(inputs, label, "splits")
     by_column = features is not None and all(each.columns is not None for each in parts)
     if not by_column:
         parts = [dataclasses.replace(each, columns=None) for each in parts]
@@ -122,10 +170,27 @@ def join_inputs(inputs: Mapping[str, Input], options: WriteOptions) -> tuple[Inp
     return joined, parts
 
 
-def _join_features(inputs: Mapping[str, Input], label: str | None) -> tuple[Features | None, bool]:
-    """Return the features of all splits, and whether the classes of the label are to be added.
+def _join_labels(inputs: Mapping[str, Input], label: str | None, noun: str) -> str | None:
+    """Return the requested label, or the label of all inputs."""
+    if label != AUTO:
+        return label
+    first = next(iter(inputs.values())).label
+    if any(each.label != first for each in inputs.values()):
+        found = ", ".join(f"{each.label!r} in {name!r}" for name, each in inputs.items())
+        raise DatasetError(
+            f"the {noun} have different labels: {found}",
+            option="label",
+            remedy=f"pass label= to name one that all {noun} have",
+        )
+    return first
 
-    The features are None if those of a split must be inferred.
+
+def _join_features(
+    inputs: Mapping[str, Input], label: str | None, noun: str
+) -> tuple[Features | None, bool]:
+    """Return the features of all inputs, and whether the classes of the label are to be added.
+
+    The features are None if those of an input must be inferred.
     """
     known = {split: each.features for split, each in inputs.items() if each.features is not None}
     if len(known) < len(inputs):
@@ -144,12 +209,14 @@ def _join_features(inputs: Mapping[str, Input], label: str | None) -> tuple[Feat
         known = {split: each.replace(string) for split, each in known.items()}
     first, *others = known
     try:
+        adds_classes = adds_classes or any(each.adds_classes for each in inputs.values())
         return unify(known[first], *(known[split] for split in others)), adds_classes
     except FeatureError as error:
+        one = f", or split={first!r} to write one split" if noun == "splits" else ""
         raise DatasetError(
-            f"the splits have different features: {error.reason}",
+            f"the {noun} have different features: {error.reason}",
             feature=error.feature,
-            remedy=f"pass features= to declare it, or split={first!r} to write one split",
+            remedy=f"pass features= to declare it{one}",
         ) from None
 
 
@@ -161,7 +228,7 @@ def _join_class_names(inputs: Sequence[Input]) -> dict[str, tuple[str, ...]] | N
             short, long = sorted((known, names), key=len)
             if long[: len(short)] != short:
                 raise DatasetError(
-                    "the splits have different class names: "
+                    "the sources have different class names: "
                     f"{describe(ClassLabel(known))}, {describe(ClassLabel(names))}",
                     feature=name,
                     remedy="pass split= to write one split",

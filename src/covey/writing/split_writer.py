@@ -20,8 +20,9 @@ from covey._files import link_or_copy, sync
 from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey._threads import ordered_map
+from covey.dataset_info import SplitInfo
 from covey.errors import DatasetError
-from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE
+from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
 from covey.index.format import Shard
 from covey.labels import Classes, input_feature, make_label
@@ -33,8 +34,10 @@ from covey.shuffle.keys import OrderedRecords, Part
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Change, Staging, staged
+from covey.writing.distributed_records import DistributedRecords
 from covey.writing.options import WriteOptions
 from covey.writing.publish import RemoteStaging
+from covey.writing.reduce_stage import ShardTarget
 from covey.writing.shards import Cuts, plan_cuts, write_shards
 from covey.writing.target import TargetSplit
 
@@ -61,7 +64,7 @@ def stage_split(
     appends = options.mode == "append"
     with RemoteStaging(path, options.splits, appends=appends, options=storage_options) as remote:
         with staged(remote.directory, options.split) as staging:
-            writer = SplitWriter(path, options, staging, unique=True)
+            writer = SplitWriter(path, options, staging, unique=True, remote=remote)
             yield writer
         remote.publish(writer.progress)
 
@@ -102,15 +105,27 @@ class SplitWriter:
         options: Options of the write.
         staging: Staging directory.
         unique: Whether the version needs file names that no other version has.
+        remote: Staging of a URL, whose shards the workers of an engine upload.
     """
 
     targets: tuple[TargetSplit, ...]
     """The splits, and the dataset before the write."""
     progress: Progress | None = None
     """Progress bar of :meth:`write`, which an upload continues."""
+    before_commit: Callable[[SplitInfo], None] | None = None
+    """Called with each new version before the commit."""
 
-    def __init__(self, path: str, options: WriteOptions, staging: Staging, *, unique: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        options: WriteOptions,
+        staging: Staging,
+        *,
+        unique: bool,
+        remote: RemoteStaging | None = None,
+    ) -> None:
         self.staging = staging
+        self.remote = remote
         self._path = path
         self._options = options
         self._unique = unique
@@ -218,15 +233,22 @@ class SplitWriter:
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
         compression = self._choose_compression(target)
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
-        images = ImageSurvey(features)
-        old, new, checksum, old_images = self._write_shards(
-            target, ordered, classes, cuts, rows, compression, progress, images
+        # The workers of an engine upload shards under their final names.
+        target = target.with_new_token()
+        old, new, checksum, images = self._write_shards(
+            target, ordered, classes, cuts, rows, compression, progress
         )
         progress.rename("indexing")
-        target = target.with_new_token()
+        if self.remote is None:
+            target = target.with_new_token()
         names = index_names(target.stem)
         os.rename(rows, directory / names["rows"])
-        shards = _name_shards(old, new, target, directory)
+        is_uploaded = self.remote is not None and isinstance(ordered, DistributedRecords)
+        shards = _name_shards(old, new, target, directory, is_uploaded=is_uploaded)
+        if self.remote is not None and is_uploaded:
+            self.remote.expect({shard.name: shard.bytes for shard in shards[len(old) :]})
+        if self.before_commit is not None:
+            self.before_commit(target.version_info(shards))
         index_files = [names["rows"], names["metadata"]]
         counts: dict[Any, int] = {}
         class_checksums: tuple[int, int] | None = None
@@ -254,7 +276,7 @@ class SplitWriter:
                 "class": order.by_class and not target.appends,
                 "seed": self._options.seed,
             },
-            images=join_summaries((old_images, images.summaries())),
+            images=images,
         )
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
@@ -319,12 +341,11 @@ class SplitWriter:
         rows: Path,
         compression: str | None,
         progress: Progress,
-        images: ImageSurvey,
     ) -> tuple[list[Shard], list[Shard], int, Mapping[str, ImageSummary] | None]:
         """Write shards and index rows.
 
         Returns:
-            Old shards, new shards, checksum of the rows, and the images of the old shards.
+            Old shards, new shards, checksum of the rows, and the images of all shards.
         """
         old: list[Shard] = []
         old_rows = np.zeros(0, np.int64)
@@ -338,36 +359,86 @@ class SplitWriter:
             labelled=classes.label is not None,
         )
         threads = self._options.write_threads
+        new_images: Mapping[str, ImageSummary] = {}
         try:
             index.add_rows(old_rows)
-            with ThreadPoolExecutor(threads, thread_name_prefix="covey-write") as executor:
-                tasks = (partial(_finish_part, task, classes, images) for task in ordered.tasks())
-                new = write_shards(
-                    ordered_map(tasks, executor, threads + 2),
+            if isinstance(ordered, DistributedRecords):
+                new, new_images = ordered.write_shards(
                     cuts,
-                    self.staging.path,
                     index,
+                    partial(self._shard_target, target, len(old)),
                     first=len(old),
+                    records_before=len(old_rows),
                     compression=compression,
                     compression_level=self._options.compression_level,
-                    executor=executor,
-                    progress=progress.add,
+                    progress=progress,
                 )
+            else:
+                images = ImageSurvey(classes.features)
+                with ThreadPoolExecutor(threads, thread_name_prefix="covey-write") as executor:
+                    tasks = (
+                        partial(_finish_part, task, classes, images) for task in ordered.tasks()
+                    )
+                    new = write_shards(
+                        ordered_map(tasks, executor, threads + 2),
+                        cuts,
+                        self.staging.path,
+                        index,
+                        first=len(old),
+                        compression=compression,
+                        compression_level=self._options.compression_level,
+                        executor=executor,
+                        progress=progress.add,
+                    )
+                new_images = images.summaries()
             index.close()
         finally:
             index.abandon()
-        return old, new, index.checksum, old_images
+        return old, new, index.checksum, join_summaries((old_images, new_images))
+
+    def _shard_target(self, target: TargetSplit, before: int, shards: int) -> ShardTarget:
+        """Return where the workers of an engine write shards.
+
+        Args:
+            target: The split.
+            before: Number of the shards before the new ones.
+            shards: Number of the new shards.
+        """
+        if self.remote is None:
+            return ShardTarget(str(self.staging.path))
+        total = before + shards
+        names = tuple(
+            fill_template(target.template, target.name, target.split, number, total)
+            for number in range(before, total)
+        )
+        self.remote.expect(dict.fromkeys(names))
+        return ShardTarget(None, self._path, names, self.remote.storage_options)
 
 
 def _name_shards(
-    old: list[Shard], new: list[Shard], target: TargetSplit, directory: Path
+    old: list[Shard],
+    new: list[Shard],
+    target: TargetSplit,
+    directory: Path,
+    *,
+    is_uploaded: bool = False,
 ) -> tuple[Shard, ...]:
-    """Give all shards of a split their final names, in the staging directory."""
+    """Give all shards of a split their final names, in the staging directory.
+
+    Args:
+        old: Shards before the write.
+        new: Shards in the staging directory.
+        target: The split.
+        directory: The staging directory.
+        is_uploaded: Whether workers have uploaded the new shards, which have empty files here.
+    """
     names = target.version_info((*old, *new)).shard_names(target.name)
     shards: list[Shard] = []
     for index, (name, shard) in enumerate(zip(names, (*old, *new), strict=True)):
         if index < len(old):
             link_or_copy(target.directory / shard.name, directory / name)
+        elif is_uploaded:
+            (directory / name).touch()
         else:
             os.rename(directory / shard.name, directory / name)
         shards.append(replace(shard, name=name))

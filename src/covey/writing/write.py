@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
-from covey.errors import DatasetError, FeatureError, SourceError, checks_keywords, list_names
+from covey.engines import Engine, EngineArgument, Pool, Ray, find_engine
+from covey.errors import DatasetError, checks_keywords
 from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
-from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.merge import describe
+from covey.schema import Features
 from covey.sources.source import PathKeywords
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import RecordsToWrite, sort_columns
+from covey.writing.distributed import DistributedWrite
+from covey.writing.distributed_records import records_of
 from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
 from covey.writing.inputs import Input
@@ -34,9 +35,10 @@ from covey.writing.options import (
 )
 from covey.writing.order import RecordSorter
 from covey.writing.parallel import encode_examples
+from covey.writing.parts import write_part
 from covey.writing.split_inputs import join_inputs, normalize_splits
 from covey.writing.split_writer import SplitWriter, stage_split
-from covey.writing.target import TargetSplit
+from covey.writing.write_steps import located, resolve_schema, write_ordered
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,6 +69,8 @@ def write(
     mode: Mode = "error",
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     workers: int | None = None,
+    engine: EngineArgument = None,
+    part: str | None = None,
     on_error: OnError = "raise",
     hold_out: HoldOut | None = None,
     progress: bool | None = None,
@@ -76,16 +80,21 @@ def write(
     """Write examples as one or several splits of a dataset, in the TFDS layout, with an index.
 
     The write is atomic: if it fails or is killed, the directory has the old dataset. Other splits
-    are not changed. The same examples give the same bytes, for any ``memory_limit`` and
-    ``workers``.
+    are not changed. The same examples give the same bytes, for any ``memory_limit``, ``workers``
+    and ``engine``.
 
     Args:
         examples: The path of a directory or file, with all its splits (see
             :func:`covey.sources.open_splits`); an iterable of dicts, or of (key, dict) pairs; a
             dict of columns; a pandas, polars or Arrow table; a tf.data, torch or Hugging Face
-            dataset, or its DatasetDict; a :class:`covey.sources.Source`, or a mapping of them.
+            dataset, or its DatasetDict; a Ray Dataset; a :class:`covey.sources.Source`, or a
+            mapping of them; a function without arguments that returns an iterable. A list of
+            paths, sources and such functions is read one after the other: the keys of a path
+            begin with its name, and examples of functions without keys have the number of the
+            function and their position as key.
         path: Directory of the dataset, which is created if it does not exist; or a URL that fsspec
-            supports. Files are written locally and then uploaded to the URL.
+            supports. Files are written locally and then uploaded to the URL; with an engine, its
+            workers upload the shards.
         split: The split to write, if the source has splits; otherwise the name of the split. The
             default is all splits of the source, or ``"train"``.
         label: Label feature: a ClassLabel, an integer or a string. None if the examples are
@@ -117,6 +126,12 @@ def write(
         memory_limit: Approximate number of bytes of examples in memory; more are spilled to disk.
         workers: Number of threads or processes. The default is one thread for encoding, and one
             per CPU for sorting, compressing and writing.
+        engine: Where examples are read, encoded and sorted: None for this process,
+            ``"processes"`` for several processes of this machine, ``"ray"`` for a Ray cluster, or
+            an object of :mod:`covey.engines`. The bytes are the same. `memory_limit` is that of a
+            task then. A Ray Dataset is always written by Ray.
+        part: Part of the source to write, such as ``"3/64"``, for jobs that are started by another
+            program. Nothing is committed; :func:`covey.commit` commits all parts.
         on_error: ``"raise"`` an error for an invalid example, or ``"skip"`` and list it. Columns
             must be valid as a whole.
         hold_out: Examples or classes to write as a second split, in the same commit, such as
@@ -165,7 +180,21 @@ def write(
         hold_out=hold_out,
     )
     joined, parts = join_inputs(inputs, options)
-    call = _WriteCall(options, joined, parts, progress)
+    chosen = find_engine(engine)
+    if any(each.blocks is not None for each in parts):
+        chosen = Ray() if chosen is None else chosen
+        if not isinstance(chosen, Ray):
+            raise DatasetError(option="engine", found=engine, allowed="'ray' for a Ray Dataset")
+    if any(each.sources for each in parts) and options.names is not None:
+        raise DatasetError(
+            option="names", found=options.names, allowed="omitted for a list of sources"
+        )
+    if part is not None:
+        if chosen is not None:
+            raise DatasetError(option="engine", found=engine, allowed="omitted with part=")
+        result = write_part(target, part, options, joined, parts, storage_options, progress)
+        return replace(result, seconds=time.perf_counter() - started, notes=notes)
+    call = _WriteCall(options, joined, parts, progress, chosen)
     committed = False
     try:
         result = call.run(target, storage_options)
@@ -187,6 +216,7 @@ class _WriteCall:
     inputs: Sequence[Input]
     """Input of each split."""
     progress: bool | None
+    engine: Engine | None = None
 
     def run(self, path: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
         """Write the splits, and return their summary."""
@@ -199,34 +229,36 @@ class _WriteCall:
             schema = resolve_schema(options, self.joined, writer.targets, writer.known_schema())
             subject = f"{writer.target.name} {', '.join(options.splits)}"
             bar = Progress(self.progress, self.joined.length, "reading", subject=subject)
-            return self._encode_and_write(writer, schema, stack.enter_context(bar))
+            progress = stack.enter_context(bar)
+            # The workers are stopped before the staging directory is removed.
+            with nullcontext() if self.engine is None else self.engine.start() as pool:
+                return self._encode_and_write(writer, schema, progress, pool)
 
     def _encode_and_write(
-        self, writer: SplitWriter, schema: WriteSchema, progress: Progress
+        self, writer: SplitWriter, schema: WriteSchema, progress: Progress, pool: Pool | None
     ) -> WriteResult:
         splits = self.options.splits
         skipped: list[list[SkippedRecord]] = [[] for _ in splits]
-        with _located(self.inputs[0]):
-            if self.joined.columns is not None:
+        with located(self.inputs[0]):
+            if pool is not None and self.engine is not None:
+                work = DistributedWrite(
+                    pool,
+                    self.options,
+                    schema,
+                    self.inputs,
+                    self.joined,
+                    writer.staging.path,
+                    progress,
+                    pieces=self.engine.pieces,
+                )
+                ordered = records_of(work, work.run())
+                skipped[:] = work.skipped
+            elif self.joined.columns is not None:
                 progress.rename("sorting")
                 ordered = sort_columns(self.inputs, self.options, schema)
             else:
                 ordered = self._sort_items(schema, writer.staging.path, progress, skipped)
-        counts = [records.records for records in ordered.splits] or [0]
-        for split, count, omitted in zip(splits, counts, skipped, strict=False):
-            if not count:
-                reasons = f"; {len(omitted)} were skipped: {omitted[0].reason}" if omitted else ""
-                raise DatasetError(
-                    f"there are no examples to write as split {split!r}{reasons}",
-                    path=writer.target.directory,
-                )
-        progress.begin("writing", sum(counts))
-        results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
-        first, *others = (
-            replace(result, skipped=tuple(each))
-            for result, each in zip(results, skipped, strict=True)
-        )
-        return replace(first, others=tuple(others))
+        return write_ordered(writer, ordered, self.options, self.inputs, skipped, progress)
 
     def _sort_items(
         self,
@@ -244,15 +276,13 @@ class _WriteCall:
             read = 0  # examples of the splits before
             for split, examples in enumerate(self.inputs):
                 sorter.begin_split(split)
-                with _located(examples):
-                    encode_examples(
-                        examples,
-                        self.options,
-                        encoder,
-                        follow=partial(_follow, progress, read),
-                    )
-                    sorter.wait()
-                read += encoder.position
+                for part in examples.parts:
+                    with located(part):
+                        encode_examples(
+                            part, self.options, encoder, follow=partial(_follow, progress, read)
+                        )
+                        sorter.wait()
+                    read += encoder.position - part.first
             skipped[:] = sorter.skipped
             if sorter.is_empty():
                 return RecordsToWrite(Features({}), Classes(Features({}), None), [])
@@ -262,83 +292,3 @@ class _WriteCall:
 
 def _follow(progress: Progress, before: int, count: Callable[[], int]) -> None:
     progress.follow(lambda: before + count())
-
-
-@contextmanager
-def _located(examples: Input) -> Iterator[None]:
-    """Add the path of the source to errors of its examples, and of a label that it lacks."""
-    try:
-        yield
-    except (SourceError, FeatureError, DatasetError) as error:
-        is_own = not isinstance(error, DatasetError) or error.option == "label"
-        if error.path is None and is_own:
-            error.path = examples.path
-        if error.option == "label" and examples.label_hint:
-            error.remedy = f"{error.remedy}, or {examples.label_hint}".removeprefix(", or ")
-        raise
-
-
-def resolve_schema(
-    options: WriteOptions,
-    source: Input,
-    targets: Sequence[TargetSplit],
-    known: tuple[Features | None, str | None],
-) -> WriteSchema:
-    """Return the schema that follows from the options, the source and the remaining splits.
-
-    Args:
-        options: Options of the write.
-        source: Input of the write.
-        targets: The splits to be written.
-        known: Features and label of the remaining splits.
-
-    Raises:
-        DatasetError: If the declared features differ from those of the remaining splits.
-    """
-    declared = source.features if options.features is None else options.features
-    base, base_label = known
-    label = options.label if options.label != AUTO else base_label or source.label
-    if base is None:
-        return WriteSchema(
-            features=declared,
-            label=label,
-            infers_label=options.label == AUTO and label is None,
-            strings_to_classes=declared is None or source.adds_classes,
-        )
-    feature = None if label is None else base.get(label)
-    names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
-    as_string = base.replace({label: Tensor("str")}) if label is not None and names else None
-    old = [each.old_strings(base, label) for each in targets if each.appends]
-    classes = tuple(dict.fromkeys(itertools.chain(*old))) or names
-    schema = WriteSchema(features=declared, label=label, known_classes=classes)
-    if declared is None:
-        can_grow = as_string is not None
-        return replace(schema, features=base, fallback=as_string, strings_to_classes=can_grow)
-    differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
-    if declared is source.features and differing == [label] and as_string is not None:
-        # The class names of the source are matched with those of the dataset.
-        return replace(schema, features=as_string, strings_to_classes=True)
-    for name in sorted(differing):
-        if not _is_compatible(base.get(name), declared.get(name)):
-            has_names = base.keys() == declared.keys()
-            given = "the source has" if options.features is None else "features has"
-            found = describe(declared[name]) if has_names else list_names(declared)
-            known_as = describe(base[name]) if has_names else list_names(base)
-            omit = "" if options.features is None else "omit features= to use theirs, or "
-            raise DatasetError(
-                f"the existing splits have {known_as}; {given} {found}",
-                path=targets[0].directory,
-                feature=name if has_names else None,
-                remedy=f"{omit}write another dataset",
-            )
-    return schema
-
-
-def _is_compatible(base: Any, declared: Any) -> bool:
-    """Return whether a feature of a dataset may be declared so."""
-    if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
-        if base.names is None or declared.names is None:
-            return base.names is declared.names
-        common = min(len(base.names), len(declared.names))
-        return base.names[:common] == declared.names[:common]
-    return bool(base == declared)

@@ -1,0 +1,235 @@
+"""Divide inputs into pieces, which workers read and encode independently."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from covey.shuffle.keys import Key
+from covey.writing.columns import PreparedTable
+from covey.writing.inputs import Input, TableBlock
+
+PIECE_BYTES = 160 << 20
+"""Approximate size of a piece of a file: its records are one run with the default memory limit."""
+_PIECES_PER_WORKER = 4
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive examples of a source."""
+
+    index: int
+    split: int
+    """Position of the split in the splits of the write."""
+    first: int
+    """Position of the first example."""
+    path: str | None
+    """Path of the source, for errors."""
+    count: int | None = None
+    """Number of examples, if known."""
+    source: int | None = None
+    """Index of the input that the examples are read from, in those that workers share."""
+    begin: int = 0
+    """First example in that input."""
+    payload: Input | PreparedTable | TableBlock | None = None
+    """The examples themselves, in place of a shared input."""
+    is_local: bool = False
+    """Whether only the main process can read it."""
+    key_prefix: str = ""
+    """Prefix of the keys of a block whose position is not known."""
+
+    def block_keys(self, rows: int) -> list[Key] | None:
+        """Return the keys of the rows of a block; None if their positions are known."""
+        return [f"{self.key_prefix}:{row}" for row in range(rows)] if self.key_prefix else None
+
+    def name(self, total: int | None) -> str:
+        """Return the name for messages.
+
+        Args:
+            total: Number of pieces, if known.
+        """
+        name = f"piece {self.index + 1}" + ("" if total is None else f" of {total}")
+        if self.count is None:
+            return name
+        last = self.begin + self.count - 1
+        return f"{name} (examples {self.begin} to {last})" if self.count else f"{name} (empty)"
+
+    def open(self, inputs: Sequence[Input]) -> Iterable[Any]:
+        """Return the items, if the piece is not a table.
+
+        Args:
+            inputs: The inputs that workers share.
+        """
+        found = self.payload if self.source is None else inputs[self.source]
+        assert isinstance(found, Input)
+        end = None if self.count is None else self.begin + self.count
+        return found.read(self.begin, end)
+
+
+@dataclass(frozen=True)
+class PiecePlan:
+    """The pieces of a write."""
+
+    pieces: Iterable[Piece]
+    total: int | None
+    """Number of pieces, if known."""
+    shared: tuple[Input, ...]
+    """Inputs that workers share."""
+
+
+def plan_pieces(
+    inputs: Sequence[Input],
+    *,
+    workers: int,
+    pieces: int | None = None,
+    divide_all: bool = False,
+) -> PiecePlan:
+    """Divide the examples of inputs into pieces.
+
+    Inputs that can be read by range are divided; the items of a list are sent to the workers. An
+    input that can only be read from the start is one piece, which the main process reads if the
+    input cannot be pickled.
+
+    Args:
+        inputs: Input of each split.
+        workers: Number of workers.
+        pieces: Number of pieces (default: several for each worker).
+        divide_all: Whether to divide inputs that can only be read from the start as well: each
+            worker reads and drops the examples before its own.
+    """
+    parts = [(split, part) for split, each in enumerate(inputs) for part in each.parts]
+    if any(part.blocks is not None for _, part in parts):
+        return PiecePlan(_blocks(parts), None, ())
+    sizes = [_size(part) for _, part in parts]
+    wanted = pieces or max(workers * _PIECES_PER_WORKER, sum(sizes) // PIECE_BYTES)
+    weights = [size or part.length or 1 for size, (_, part) in zip(sizes, parts, strict=True)]
+    total = max(1, sum(weights))
+    found: list[Piece] = []
+    shared: list[Input] = []
+    for (split, part), weight in zip(parts, weights, strict=True):
+        share = round(wanted * weight / total)
+        ranges: list[tuple[int, int | None]] = [(0, part.length)]
+        is_divided = part.length is not None and (part.can_be_divided or divide_all)
+        if is_divided and part.length is not None:
+            count = max(1, min(share, part.length))
+            cuts = [part.length * i // count for i in range(count + 1)]
+            ranges = [(a, b - a) for a, b in itertools.pairwise(cuts)]
+        is_list = isinstance(part.items, (list, tuple))
+        is_local = not is_list and not _can_be_sent(part)
+        source = None
+        if not is_list and not is_local:
+            source = len(shared)
+            shared.append(part)
+        for begin, size in ranges:
+            payload: Input | None = part if source is None else None
+            if is_list and payload is not None:
+                payload = _slice(payload, begin, size)
+            found.append(
+                Piece(
+                    index=len(found),
+                    split=split,
+                    first=part.first + begin,
+                    path=part.path,
+                    count=size if is_divided else None,
+                    source=source,
+                    begin=begin,
+                    payload=payload,
+                    is_local=is_local,
+                )
+            )
+    return PiecePlan(found, len(found), tuple(shared))
+
+
+def file_bytes(inputs: Sequence[Input]) -> int:
+    """Return the size of all files of inputs; an input that is not a file has 0 bytes."""
+    return sum(_size(part) for each in inputs for part in each.parts)
+
+
+def source_files(part: Input) -> list[str]:
+    """Return the files of an input, if it is not a directory of one file per example."""
+    paths = getattr(part.items, "files", None) or ([part.path] if part.path else [])
+    try:
+        return [path for path in paths if os.path.isfile(path)]
+    except (ValueError, TypeError):
+        return []
+
+
+def _size(part: Input) -> int:
+    """Return the size of the files of an input; 0 if it has none."""
+    try:
+        return sum(map(os.path.getsize, source_files(part)))
+    except OSError:
+        return 0
+
+
+def _can_be_sent(part: Input) -> bool:
+    if not part.is_repeatable:
+        return False
+    try:
+        pickle.dumps(part.items)
+    except Exception:  # errors of any type from the source
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Items of a list, from a position on."""
+
+    items: Sequence[Any]
+    begin: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def read_range(self, begin: int, end: int) -> Sequence[Any]:
+        """Return the items from one position of the list to another."""
+        return self.items[begin - self.begin : end - self.begin]
+
+
+def _slice(part: Input, begin: int, size: int | None) -> Input:
+    assert size is not None
+    items: Any = part.items
+    kept = _Slice(items[begin : begin + size], begin)
+    return replace(part, items=kept, length=begin + size + 1)  # never read as a whole
+
+
+def plan_tables(
+    tables: Sequence[PreparedTable], *, workers: int, pieces: int | None = None
+) -> PiecePlan:
+    """Divide the rows of tables in memory into pieces."""
+    counts = [sum(map(len, table.chosen)) for table in tables]
+    wanted = pieces or workers * _PIECES_PER_WORKER
+    found: list[Piece] = []
+    split = 0
+    for table, rows in zip(tables, counts, strict=True):
+        count = max(1, min(rows, round(wanted * rows / max(1, sum(counts)))))
+        cuts = [rows * i // count for i in range(count + 1)]
+        for begin, end in itertools.pairwise(cuts):
+            found.append(
+                Piece(
+                    index=len(found),
+                    split=split,
+                    first=begin,
+                    path=None,
+                    count=end - begin,
+                    begin=begin,
+                    payload=table.slice(begin, end),
+                )
+            )
+        split += len(table.chosen)
+    return PiecePlan(found, len(found), ())
+
+
+def _blocks(parts: Sequence[tuple[int, Input]]) -> Iterator[Piece]:
+    """Yield a piece for each block, when it is available."""
+    index = 0
+    for split, part in parts:
+        first = 0
+        for block, rows in part.blocks() if part.blocks is not None else ():
+            yield Piece(index, split, first, part.path, rows, begin=first, payload=block)
+            index, first = index + 1, first + rows

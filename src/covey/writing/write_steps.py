@@ -1,0 +1,150 @@
+"""Steps that local writes, writes of engines and commits of parts share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from covey._progress import Progress
+from covey.errors import DatasetError, FeatureError, SourceError, list_names
+from covey.labels import AUTO
+from covey.results import SkippedRecord, WriteResult
+from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.merge import describe
+from covey.writing.columns import RecordsToWrite
+from covey.writing.inputs import Input
+from covey.writing.options import (
+    WriteOptions,
+    WriteSchema,
+)
+from covey.writing.split_writer import SplitWriter
+from covey.writing.target import TargetSplit
+
+
+def resolve_schema(
+    options: WriteOptions,
+    source: Input,
+    targets: Sequence[TargetSplit],
+    known: tuple[Features | None, str | None],
+) -> WriteSchema:
+    """Return the schema that follows from the options, the source and the remaining splits.
+
+    Args:
+        options: Options of the write.
+        source: Input of the write.
+        targets: The splits to be written.
+        known: Features and label of the remaining splits.
+
+    Raises:
+        DatasetError: If the declared features differ from those of the remaining splits.
+    """
+    declared = source.features if options.features is None else options.features
+    base, base_label = known
+    label = options.label if options.label != AUTO else base_label or source.label
+    if base is None:
+        return WriteSchema(
+            features=declared,
+            label=label,
+            infers_label=options.label == AUTO and label is None,
+            strings_to_classes=declared is None or source.adds_classes,
+        )
+    feature = None if label is None else base.get(label)
+    names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
+    as_string = base.replace({label: Tensor("str")}) if label is not None and names else None
+    old = [each.old_strings(base, label) for each in targets if each.appends]
+    classes = tuple(dict.fromkeys(itertools.chain(*old))) or names
+    schema = WriteSchema(features=declared, label=label, known_classes=classes)
+    if declared is None:
+        can_grow = as_string is not None
+        return replace(schema, features=base, fallback=as_string, strings_to_classes=can_grow)
+    differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
+    if declared is source.features and differing == [label] and as_string is not None:
+        # The class names of the source are matched with those of the dataset.
+        return replace(schema, features=as_string, strings_to_classes=True)
+    for name in sorted(differing):
+        if not _is_compatible(base.get(name), declared.get(name)):
+            has_names = base.keys() == declared.keys()
+            given = "the source has" if options.features is None else "features has"
+            found = describe(declared[name]) if has_names else list_names(declared)
+            known_as = describe(base[name]) if has_names else list_names(base)
+            omit = "" if options.features is None else "omit features= to use theirs, or "
+            raise DatasetError(
+                f"the existing splits have {known_as}; {given} {found}",
+                path=targets[0].directory,
+                feature=name if has_names else None,
+                remedy=f"{omit}write another dataset",
+            )
+    return schema
+
+
+def _is_compatible(base: Any, declared: Any) -> bool:
+    """Return whether a feature of a dataset may be declared so."""
+    if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
+        if base.names is None or declared.names is None:
+            return base.names is declared.names
+        common = min(len(base.names), len(declared.names))
+        return base.names[:common] == declared.names[:common]
+    return bool(base == declared)
+
+
+@contextmanager
+def located(examples: Input) -> Iterator[None]:
+    """Add the path of the source to errors of its examples, and of a label that it lacks."""
+    try:
+        yield
+    except (SourceError, FeatureError, DatasetError) as error:
+        is_own = not isinstance(error, DatasetError) or error.option == "label"
+        if error.path is None and is_own:
+            error.path = examples.path
+        if error.example is not None and error.example >= examples.first:
+            error.example -= examples.first
+        if error.option == "label" and examples.label_hint:
+            error.remedy = f"{error.remedy}, or {examples.label_hint}".removeprefix(", or ")
+        raise
+
+
+def write_ordered(
+    writer: SplitWriter,
+    ordered: RecordsToWrite,
+    options: WriteOptions,
+    inputs: Sequence[Input],
+    skipped: Sequence[Sequence[SkippedRecord]],
+    progress: Progress,
+) -> WriteResult:
+    """Write and commit the records of all splits; return their summary.
+
+    Args:
+        writer: Writer of the splits.
+        ordered: The records.
+        options: Options of the write.
+        inputs: Input of each split.
+        skipped: The skipped examples of each split.
+        progress: Progress bar.
+    """
+    counts = [records.records for records in ordered.splits] or [0]
+    for split, count, omitted in zip(options.splits, counts, skipped, strict=False):
+        if not count:
+            reasons = f"; {len(omitted)} were skipped: {omitted[0].reason}" if omitted else ""
+            raise DatasetError(
+                f"there are no examples to write as split {split!r}{reasons}",
+                path=writer.target.directory,
+            )
+    progress.begin("writing", sum(counts))
+    results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
+    of_splits = [*inputs, *inputs[:1]]  # examples are held out from the first split
+    first, *others = (
+        replace(result, skipped=tuple(_locate(record, each) for record in records))
+        for result, records, each in zip(results, skipped, of_splits, strict=False)
+    )
+    return replace(first, others=tuple(others))
+
+
+def _locate(skipped: SkippedRecord, examples: Input) -> SkippedRecord:
+    """Return a skipped example with its position in one of several sources."""
+    if not examples.sources:
+        return skipped
+    path, position = examples.locate(skipped.record)
+    return replace(skipped, record=position, path=path)
