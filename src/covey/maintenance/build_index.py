@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from covey.dataset.layout import Layout, SplitFiles, find_layout
+from covey.engines import EngineArgument, find_engine
+from covey.engines.shards import ShardPool
 from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names, write_index
 from covey.index.dali import DaliIndexBuilder, export_dali
 from covey.maintenance.info import IndexState, find_index_state
 from covey.maintenance.report import choose_splits
 from covey.results import IndexResult
+from covey.storage import open_storage
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path
 
@@ -34,6 +37,7 @@ def build_index(
     mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
+    engine: EngineArgument = None,
     progress: bool | None = None,
 ) -> tuple[IndexResult, ...]:
     """Build the index of a dataset, or of TFRecord files of Examples, beside the shards.
@@ -51,7 +55,10 @@ def build_index(
         to_dali: Write DALI's index files: True for beside the shards, or a directory.
         mmap: Map local shards into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
-        threads: Number of threads (default: the number of CPU cores).
+        threads: Number of threads (default: the number of CPU cores; with an engine, 1 per task).
+        engine: Where shards are scanned: None for this process, ``"processes"`` for several
+            processes of this machine, ``"ray"`` for a Ray cluster, or an object of
+            :mod:`covey.engines`. The index is the same.
         progress: Show a progress bar (default: if stderr is a terminal).
 
     >>> with RecordWriter("birds.tfrecord") as writer:
@@ -60,12 +67,17 @@ def build_index(
     >>> built.is_new, len(built.index), built.index.metadata.label_strings
     (True, 1, ('owl',))
     """
+    chosen = find_engine(engine)
     layout = find_layout(path, storage_options=storage_options)
     options = IndexBuilder(mmap=mmap, threads=threads, progress=progress)
-    return tuple(
-        _build_split(layout, name, label, options, force, from_dali, to_dali)
-        for name in choose_splits(layout, split)
-    )
+    with ExitStack() as stack:
+        if chosen is not None:
+            workers = stack.enter_context(ShardPool(chosen))
+            options = replace(options, workers=workers)
+        return tuple(
+            _build_split(layout, name, label, options, force, from_dali, to_dali)
+            for name in choose_splits(layout, split)
+        )
 
 
 def _build_split(
@@ -120,15 +132,16 @@ def _build(
             mmap=options.mmap,
             threads=options.threads,
             progress=options.progress,
-            directory=_dali_directory(from_dali, "from_dali"),
+            workers=options.workers,
+            directory=_absolute(_dali_directory(from_dali, "from_dali")),
         )
     if metadata is not None and label in (None, metadata.label) and state.kind != "stale":
         # The features or classes of the old index may not be those of the records.
-        with contextlib.suppress(FeatureError):
+        with suppress(FeatureError):
             return builder.like(metadata).build(split.files)
     if metadata is not None and label is None and metadata.label in (BY_FILE, *metadata.features):
         # The records may no longer have the old label.
-        with contextlib.suppress(DatasetError, ExampleError, FeatureError):
+        with suppress(DatasetError, ExampleError, FeatureError):
             return replace(builder, label=metadata.label).build(split.files)
     return builder.build(split.files)
 
@@ -136,6 +149,11 @@ def _build(
 def _dali_directory(directory: AnyPath | bool, option: str) -> str | None:
     """Return the directory of DALI's index files; None for that of the shards."""
     return None if directory is True else parse_path(directory, option)
+
+
+def _absolute(directory: str | None) -> str | None:
+    """Return a directory for workers, whose working directory may be another one."""
+    return None if directory is None else open_storage(directory).address(directory)
 
 
 def _store(split: SplitFiles, index: Index) -> None:

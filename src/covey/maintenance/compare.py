@@ -7,7 +7,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,27 @@ class LoadedIndex:
         if self.metadata is None:
             return None
         return self.metadata.compression is not None and not self.metadata.single_stream
+
+    def without_arrays(self) -> LoadedIndex:
+        """Return the metadata alone, to be pickled."""
+        return replace(self, rows=None, classes=None, by_class=None)
+
+    def rows_of(self, name: str) -> NDArray[Any] | None:
+        """Return the rows of a shard; None if there are none that can be read."""
+        if self.metadata is None or self.rows is None or name not in self.entries:
+            return None
+        number, first = self.entries[name]
+        return self.rows[first : first + self.metadata.shards[number].records]
+
+    @cached_property
+    def entries(self) -> dict[str, tuple[int, int]]:
+        """Position of each shard in the index, and its first row, by name."""
+        found: dict[str, tuple[int, int]] = {}
+        first = 0
+        for number, shard in enumerate(() if self.metadata is None else self.metadata.shards):
+            found.setdefault(shard.name, (number, first))
+            first += shard.records
+        return found
 
     def check_read(self, problems: Problems) -> None:
         """Add a problem for each file that was truncated while it was mapped."""
@@ -156,17 +178,21 @@ def _check_checksum(name: str, array: NDArray[Any], checksum: int, problems: Pro
     return False
 
 
-def compare_shard(index: LoadedIndex, shard: CheckedShard) -> None:
-    """Compare a shard with its entry and its rows in the index; add problems to the shard."""
+def compare_shard(index: LoadedIndex, rows: NDArray[Any] | None, shard: CheckedShard) -> None:
+    """Compare a shard with its entry and its rows in the index; add problems to the shard.
+
+    Args:
+        index: The index, which may be without arrays.
+        rows: Rows of the shard; None if they cannot be read.
+        shard: The shard.
+    """
     metadata = index.metadata
     if metadata is None or shard.stat is None:
         return
-    names = [each.name for each in metadata.shards]
-    if shard.name not in names:
+    if shard.name not in index.entries:
         return
-    number = names.index(shard.name)
-    entry = metadata.shards[number]
-    if shard.rows is not None and index.rows is not None:
+    entry = metadata.shards[index.entries[shard.name][0]]
+    if shard.rows is not None and rows is not None:
         if metadata.compression is None:
             is_reachable = shard.compression is None
         else:
@@ -178,7 +204,7 @@ def compare_shard(index: LoadedIndex, shard: CheckedShard) -> None:
                 f"{shard.compression}; its rows are not compared",
             )
         else:
-            _compare_rows(index, number, shard, shard.rows)
+            _compare_rows(index, rows, shard, shard.rows)
     # The version of the file is not compared: all of its content was.
     if shard.stat.size != entry.bytes:
         shard.problems.add(
@@ -190,19 +216,17 @@ def compare_shard(index: LoadedIndex, shard: CheckedShard) -> None:
 
 
 def _compare_rows(
-    index: LoadedIndex, number: int, shard: CheckedShard, scanned: ScannedRows
+    index: LoadedIndex, rows: NDArray[Any], shard: CheckedShard, scanned: ScannedRows
 ) -> None:
     """Rebuild the rows of a shard and compare them with those of the index.
 
     After a lost record, rows and records are aligned by their locations. Of a corrupt shard of GZIP
     members only the rows before the first corrupt member are compared.
     """
-    metadata, rows = index.metadata, index.rows
+    metadata = index.metadata
     assert metadata is not None
-    assert rows is not None
-    first = sum(each.records for each in metadata.shards[:number])
+    number, first = index.entries[shard.name]
     count = metadata.shards[number].records
-    rows = rows[first : first + count]
     rebuilt = np.zeros(len(scanned.locations), rows.dtype)
     try:
         scanned.locations.fill(rebuilt, single_stream=metadata.single_stream)
