@@ -21,6 +21,15 @@ Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
+_ADAPTERS = ("jax", "keras", "ray", "tensorflow", "torch")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ADAPTERS:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def check_framework(framework: Framework, option: str = "framework") -> Framework:
     """Return the argument `framework`.
 

@@ -229,13 +229,32 @@ class RawRecords(Sequence[bytes]):
         for ids in self.chunks():
             yield from self.read(ids)
 
-    def chunks(self) -> Iterator[Ids]:
-        """Yield all ids in order, in chunks of bounded size."""
-        for begin in range(0, len(self), _MAX_READ_RECORDS):
-            ids = np.arange(begin, min(begin + _MAX_READ_RECORDS, len(self)), dtype=np.int64)
-            sizes = np.cumsum(self._gatherer.rows.lengths(self._selection.take(ids)))
-            cuts = np.flatnonzero(np.diff(sizes // _MAX_READ_BYTES)) + 1
+    def chunks(
+        self,
+        begin: int = 0,
+        end: int | None = None,
+        *,
+        max_records: int = _MAX_READ_RECORDS,
+        max_bytes: int = _MAX_READ_BYTES,
+    ) -> Iterator[Ids]:
+        """Yield ids in order, in chunks of bounded size.
+
+        Args:
+            begin: The first id.
+            end: The id after the last one (default: the number of records).
+            max_records: Maximum number of records of a chunk.
+            max_bytes: Maximum size of the records of a chunk, which may exceed it by one record.
+        """
+        end = len(self) if end is None else end
+        for first in range(begin, end, max_records):
+            ids = np.arange(first, min(first + max_records, end), dtype=np.int64)
+            sizes = np.cumsum(self.lengths(ids))
+            cuts = np.flatnonzero(np.diff(sizes // max_bytes)) + 1
             yield from np.split(ids, cuts)
+
+    def lengths(self, ids: Ids) -> Ids:
+        """Return the sizes of the records `ids` in bytes."""
+        return self._gatherer.rows.lengths(self._selection.take(ids))
 
     def batches(self, plan: Plan, *, threads: int | None = None) -> Loader:
         """Return a loader of undecoded records; a batch is an array of bytes objects.

@@ -36,7 +36,7 @@ def _import(package: str, method: str) -> Any:
         ) from None
 
 
-class _Columns:
+class ExportColumns:
     """The columns of a dataset, by the full names of its features.
 
     The class of a dataset whose label is not a feature is a column, too.
@@ -44,10 +44,14 @@ class _Columns:
     Args:
         dataset: The dataset.
         select: The features; None for all.
+        pixels: Whether images are decoded, if the dataset decodes them.
     """
 
-    def __init__(self, dataset: Operations, select: Iterable[str] | str | None) -> None:
+    def __init__(
+        self, dataset: Operations, select: Iterable[str] | str | None, *, pixels: bool = False
+    ) -> None:
         self.dataset = dataset
+        self.pixels = pixels and dataset._pixels
         names = [select] if isinstance(select, str) else select
         self.features = dataset.features if names is None else dataset.features.select(names)
         self.kinds: dict[str, Feature] = dict(self.features)
@@ -59,8 +63,9 @@ class _Columns:
             self.kinds[self._added] = Tensor("int64") if known is None else ClassLabel(known)
 
     def read(self, ids: Ids) -> dict[str, Any]:
-        """Return columns of examples; images stay encoded."""
-        columns = self.dataset.decode(self.features, ids)
+        """Return columns of examples."""
+        read = self.dataset._show if self.pixels else self.dataset.decode
+        columns = read(self.features, ids)
         found = {name: self.features.find(columns, name) for name in self.features}
         if self._added is not None:
             found[self._added] = self.dataset.labels_of(ids)
@@ -70,7 +75,7 @@ class _Columns:
 def to_pandas(dataset: Operations, select: Iterable[str] | str | None) -> Any:
     """Return the examples as a DataFrame."""
     pandas = _import("pandas", "to_pandas()")
-    columns = _Columns(dataset, select)
+    columns = ExportColumns(dataset, select)
     series = {}
     for name, column in columns.read(np.arange(len(dataset), dtype=np.int64)).items():
         kind = columns.kinds[name]
@@ -87,7 +92,7 @@ def to_pandas(dataset: Operations, select: Iterable[str] | str | None) -> Any:
 def to_hf(dataset: Operations, select: Iterable[str] | str | None, *, streaming: bool) -> Any:
     """Return the examples as a dataset of Hugging Face."""
     hugging_face = _import("datasets", "to_hf()")
-    columns = _Columns(dataset, select)
+    columns = ExportColumns(dataset, select)
     features = hugging_face.Features(
         {name: _hf_feature(hugging_face, name, kind) for name, kind in columns.kinds.items()}
     )
@@ -112,7 +117,7 @@ def _is_sound(kind: Feature) -> bool:
     return isinstance(kind, Audio) and kind.sample_rate is not None
 
 
-def _chunks(columns: _Columns) -> Iterator[dict[str, Any]]:
+def _chunks(columns: ExportColumns) -> Iterator[dict[str, Any]]:
     """Yield columns of consecutive examples, as arrays and lists."""
     for ids in columns.dataset.raw.chunks():
         part: dict[str, Any] = {}
@@ -126,7 +131,7 @@ def _chunks(columns: _Columns) -> Iterator[dict[str, Any]]:
 
 
 def _examples(dataset: Operations, select: Iterable[str] | str | None) -> Iterator[dict[str, Any]]:
-    for part in _chunks(_Columns(dataset, select)):
+    for part in _chunks(ExportColumns(dataset, select)):
         columns = [
             each.tolist() if isinstance(each, np.ndarray) else each for each in part.values()
         ]

@@ -244,7 +244,10 @@ class Loader:
             return other
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._format, self._make_plan, self._options, self.state_dict())
+        options, plan = self._options, self.plan
+        if plan.world_size > 1:  # another process has the rank of this one
+            options = replace(options, rank=plan.rank, world_size=plan.world_size)
+        return _restore, (self._format, self._make_plan, options, self.state_dict())
 
     # Frameworks, each of which is imported on first use.
 

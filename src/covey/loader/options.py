@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict
@@ -146,9 +148,9 @@ class LoadOptions:
     """Options of :meth:`covey.Dataset.batches`, ``shuffled`` and ``sequential``.
 
     Args:
-        rank: Index of this process, as for :meth:`covey.plan.Plan.for_rank` (default: 0).
-            ``to_torch`` takes `rank` and `world_size` from ``torch.distributed`` if neither is
-            given.
+        rank: Index of this process, as for :meth:`covey.plan.Plan.for_rank` (default: 0). If
+            neither `rank` nor `world_size` is given, they are those of ``ray.train.get_context()``
+            in a worker of Ray Train, and ``to_torch`` takes them from ``torch.distributed``.
         world_size: Number of processes (default: 1).
         mode: ``"split"`` divides every batch among the ranks; ``"independent"`` gives every rank
             batches of its own.
@@ -294,7 +296,30 @@ class LoadOptions:
         """Number of threads that prefetch batches."""
         return cpu_count() if self.threads is None else self.threads
 
+    @property
+    def has_rank(self) -> bool:
+        """Whether `rank` or `world_size` is given."""
+        return self.rank is not None or self.world_size is not None
+
     def share(self, plan: Plan) -> Plan:
         """Return the part of `plan` for this rank."""
+        if not self.has_rank:
+            return plan.for_rank(*find_ray_rank(), self.mode)
         rank = 0 if self.rank is None else self.rank
         return plan.for_rank(rank, 1 if self.world_size is None else self.world_size, self.mode)
+
+
+def find_ray_rank() -> tuple[int, int]:
+    """Return rank and world size of a worker of Ray Train; 0 and 1 in any other process."""
+    train: Any = sys.modules.get("ray.train")  # a worker has imported it
+    if not hasattr(train, "get_context"):
+        return 0, 1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray Train V1 warns in other processes
+            context = train.get_context()
+            found = context.get_world_rank(), context.get_world_size()
+    except (RuntimeError, DeprecationWarning):  # V2 raises them, the latter in a worker of Ray Tune
+        return 0, 1
+    rank, world_size = found
+    return (0, 1) if rank is None or world_size is None else (rank, world_size)

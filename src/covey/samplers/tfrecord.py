@@ -120,7 +120,10 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
                 f"batch_size is {size} and example_per_class is {per_class}, so a batch has "
                 f"{size // per_class} classes, but the dataset has {classes}"
             )
-        loader = dataset.batches(size // per_class, per_class, seed=seed, threads=threads)
+        # Complete batches on all ranks, also in a worker of Ray Train.
+        loader = dataset.batches(
+            size // per_class, per_class, seed=seed, threads=threads, rank=0, world_size=1
+        )
         # With a function, only the plan of this loader is used.
         # repeat() is applied before the parallel map: a checkpoint saves the position of repeat(),
         # but not that the threads of a map below it have reached the end of an epoch.

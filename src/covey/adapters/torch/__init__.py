@@ -68,7 +68,8 @@ def to_torch(
     Each iteration is the next epoch, beginning at the position of the loader, which advances with
     the batches that are returned. If neither `rank` nor `world_size` was given to the loader, it
     takes the part of this process as soon as ``torch.distributed`` is initialised, here or by a
-    trainer; with accelerate, ``Accelerator.prepare`` divides the batches instead.
+    trainer, or in a worker of Ray Train; with accelerate, ``Accelerator.prepare`` divides the
+    batches instead.
 
     With `device`, a thread copies batches to it before they are requested. Copies to a GPU are made
     from pinned memory, on a stream of their own; the current stream waits for a batch when it is

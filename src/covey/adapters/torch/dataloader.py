@@ -167,11 +167,10 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
 
     def _update_rank(self) -> None:
         """Take the part of this process as soon as ``torch.distributed`` is initialised."""
-        options = self._loader.options
-        if options.rank is None and options.world_size is None:
-            rank, world_size = find_rank()
-            if world_size > 1:
-                self._loader.set_rank(rank, world_size)
+        if not self._loader.options.has_rank:
+            found = find_rank()
+            if found != (self.plan.rank, self.plan.world_size):
+                self._loader.set_rank(*found)
         self.rank, self.num_replicas = self.plan.rank, self.plan.world_size
 
 

@@ -18,6 +18,7 @@ from covey.adapters import as_array
 from covey.errors import PlanError
 from covey.loader import state as states
 from covey.loader.iterator import Position
+from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Epoch, Weights
 from covey.plan.base import check_int
@@ -27,16 +28,18 @@ Item = TypeVar("Item", covariant=True)
 
 
 def find_rank(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """Return rank and world size: the given ones, or those of ``torch.distributed``.
+    """Return rank and world size: the given ones, or those of ``torch.distributed`` or Ray Train.
 
     With accelerate they are 0 and 1: ``Accelerator.prepare`` divides the batches of a
     ``DataLoader`` among the processes.
     """
-    here, of = 0, 1
     distributed, accelerate = torch.distributed, sys.modules.get("accelerate.state")
-    has_accelerate = accelerate is not None and accelerate.is_initialized()
-    if not has_accelerate and distributed.is_available() and distributed.is_initialized():
+    if accelerate is not None and accelerate.is_initialized():
+        here, of = 0, 1
+    elif distributed.is_available() and distributed.is_initialized():
         here, of = distributed.get_rank(), distributed.get_world_size()
+    else:
+        here, of = find_ray_rank() if rank is None and world_size is None else (0, 1)
     return here if rank is None else rank, of if world_size is None else world_size
 
 
@@ -314,7 +317,8 @@ class BalancedBatchSampler(PlanBatchSampler):
         total_examples_per_class: Maximum number of examples to use of each class.
         small_classes: How to handle classes with fewer than K examples.
         class_weights: Relative frequencies of the classes.
-        rank: Index of this process (default: that of ``torch.distributed``, if initialised).
+        rank: Index of this process (default: that of ``torch.distributed``, if initialised, or of
+            Ray Train).
         world_size: Number of processes (default: that of ``torch.distributed``, if initialised).
         mode: ``"split"`` divides the classes of every batch among the ranks; ``"independent"``
             gives every rank batches of its own.
@@ -372,8 +376,8 @@ class MPerClassSampler(EpochSampler[int]):
         batch_size: Number of examples per batch; None for m of every class.
         length_before_new_iter: Maximum number of examples per iteration.
         seed: Seed of all random choices.
-        rank: Index of this process (default: that of ``torch.distributed``, if initialised). Every
-            rank has batches of its own.
+        rank: Index of this process (default: that of ``torch.distributed``, if initialised, or of
+            Ray Train). Every rank has batches of its own.
         world_size: Number of processes (default: that of ``torch.distributed``, if initialised).
 
     >>> labels = [0, 0, 0, 1, 1, 1, 2, 2]
