@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from covey import arrays as arrays
     from covey import augmenters as augmenters
     from covey import classes as classes
+    from covey import engines as engines
     from covey import errors as errors
     from covey import metrics as metrics
     from covey import plan as plan
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         Tensor,
     )
     from covey.tfrecord import RecordReader, RecordWriter
+    from covey.writing.commit_parts import commit
     from covey.writing.hold_out import HoldOut
     from covey.writing.write import write
 
@@ -65,6 +67,7 @@ _MODULES = {
     "Steps": "covey.schema.tensor",
     "Tensor": "covey.schema.tensor",
     "build_index": "covey.maintenance.build_index",
+    "commit": "covey.writing.commit_parts",
     "info": "covey.maintenance.info",
     "open": "covey.dataset.open",
     "repair": "covey.maintenance.repair",
@@ -78,6 +81,7 @@ _SUBMODULES = (
     "arrays",
     "augmenters",
     "classes",
+    "engines",
     "errors",
     "metrics",
     "plan",
@@ -106,6 +110,7 @@ __all__ = [
     "Steps",
     "Tensor",
     "build_index",
+    "commit",
     "info",
     "open",
     "repair",

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import covey
-from covey.cli import completion, index, info, repair, sample, show, verify, write
+from covey.cli import commit, completion, index, info, repair, sample, show, verify, write
 from covey.cli.output import OptionNames, print_message
 from covey.errors import CoveyError, closest, escape, list_names
 
@@ -27,6 +27,7 @@ INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 COMMANDS = {
     "write": write,
+    "commit": commit,
     "info": info,
     "show": show,
     "sample": sample,

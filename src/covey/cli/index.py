@@ -7,7 +7,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from covey._text import table
-from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.options import (
+    add_path,
+    add_running,
+    find_engine,
+    shows_progress,
+    storage_options,
+)
 from covey.cli.output import class_cells, print_json, print_lines, print_message
 from covey.errors import CorruptRecordError, ExampleError
 
@@ -24,6 +30,7 @@ examples:
   covey index 'photos/*.tfrec' --label @file        one class per file
   covey index data/birds --export-dali              writes index files for DALI
   covey index data/birds --import-dali idx_files
+  covey index s3://bucket/birds --engine ray
 """
 
 
@@ -53,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="build the index from the DALI index files beside the shards, or in DIR",
     )
-    add_running(parser)
+    add_running(parser, has_engine=True)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,6 +79,7 @@ def run(options: argparse.Namespace) -> None:
             to_dali=options.export_dali,
             storage_options=storage_options(options),
             threads=options.threads,
+            engine=find_engine(options),
             progress=shows_progress(options),
         )
     except (CorruptRecordError, ExampleError) as error:

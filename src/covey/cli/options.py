@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covey.engines import Engine
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 _POWERS = "kmgt"
@@ -57,6 +61,28 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
     return int(text)
+
+
+def count(text: str) -> int:
+    """Parse an integer >= 0."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 0")
+    return int(text)
+
+
+def cpus(text: str) -> float:
+    """Parse a number of CPUs, which may be a fraction of one.
+
+    >>> cpus("2"), cpus("0.5")
+    (2.0, 0.5)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number > 0")
+    return value
 
 
 def picture(text: str) -> str:
@@ -139,13 +165,76 @@ def add_storage_option(parser: Any) -> None:
     )
 
 
-def add_running(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that runs for long."""
+def add_running(parser: argparse.ArgumentParser, *, has_engine: bool = False) -> None:
+    """Add the options of a command that runs for long.
+
+    Args:
+        parser: The parser.
+        has_engine: Whether an engine can run it.
+    """
+    with_engine = "; 1 per task with --engine" if has_engine else ""
     parser.add_argument(
-        "--threads", metavar="N", type=positive, help="number of threads (default: all CPU cores)"
+        "--threads",
+        metavar="N",
+        type=positive,
+        help=f"number of threads (default: all CPU cores{with_engine})",
     )
+    if has_engine:
+        add_engine(parser)
     add_progress(parser)
     add_output(parser)
+
+
+def add_engine(parser: Any, *, workers: bool = True) -> None:
+    """Add the options of the engine that runs a command.
+
+    Args:
+        parser: The parser, or a group of options.
+        workers: Whether to add ``--workers``; False if the command has it, also without an engine.
+    """
+    parser.add_argument(
+        "--engine",
+        choices=("processes", "ray"),
+        help="where the work is done: processes of this machine, or a Ray cluster (default: "
+        "threads of this process)",
+    )
+    if workers:
+        parser.add_argument(
+            "--workers",
+            metavar="N",
+            type=positive,
+            help="number of processes of --engine processes (default: all CPU cores)",
+        )
+    parser.add_argument(
+        "--max-retries",
+        metavar="N",
+        type=count,
+        help="how often a task of the engine is run again after its worker was lost (default: 1 "
+        "with processes, 3 with ray)",
+    )
+    parser.add_argument(
+        "--num-cpus", metavar="X", type=cpus, help="CPUs of a task of --engine ray (default: 1)"
+    )
+    parser.set_defaults(has_own_workers=not workers)
+
+
+def find_engine(options: argparse.Namespace) -> Engine | None:
+    """Return the engine of the options that :func:`add_engine` adds; None for this process."""
+    name = options.engine
+    if options.workers is not None and name != "processes" and not options.has_own_workers:
+        options.refuse("--workers needs --engine processes")
+    if options.num_cpus is not None and name != "ray":
+        options.refuse("--num-cpus needs --engine ray")
+    if options.max_retries is not None and name is None:
+        options.refuse("--max-retries needs --engine")
+    if name is None:
+        return None
+    from covey.engines import Processes, Ray
+
+    retries = {} if options.max_retries is None else {"max_retries": options.max_retries}
+    if name == "processes":
+        return Processes(workers=options.workers, **retries)
+    return Ray(num_cpus=options.num_cpus or 1, **retries)
 
 
 def add_progress(parser: Any) -> None:

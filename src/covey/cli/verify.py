@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.options import (
+    add_path,
+    add_running,
+    find_engine,
+    shows_progress,
+    storage_options,
+)
 from covey.cli.output import print_json, print_lines
 
 SUMMARY = "check every checksum, example and index row of a dataset, and list all problems"
@@ -16,13 +22,14 @@ examples:
   covey verify data/birds
   covey verify 'photos/*.tfrec' --json > problems.json
   covey verify s3://bucket/birds --storage-option anon=true
+  covey verify s3://bucket/birds --engine ray
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_path(parser)
-    add_running(parser)
+    add_running(parser, has_engine=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
         split=options.split,
         storage_options=storage_options(options),
         threads=options.threads,
+        engine=find_engine(options),
         progress=shows_progress(options),
     )
     if options.json:

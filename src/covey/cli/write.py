@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, list_names, table
 from covey.cli.options import (
+    add_engine,
     add_progress,
     add_storage_option,
     count_or_fraction,
     default,
+    find_engine,
     fraction,
     kind,
     name_list,
@@ -53,6 +55,8 @@ examples:
   covey write photos data/birds --hold-out-fraction 0.1 --on-error skip --report bad.jsonl
   covey write more.jsonl data/birds --mode append
   covey write photos s3://bucket/birds --storage-option profile=mine
+  covey write photos data/birds --engine ray
+  covey write photos data/birds --part $SLURM_ARRAY_TASK_ID/64      then: covey commit data/birds
 """
 
 _MAX_LISTED = 20
@@ -211,12 +215,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--workers", metavar="N", type=positive, help="number of threads or processes"
     )
+    add_engine(running, workers=False)
+    running.add_argument(
+        "--part",
+        metavar="K/N",
+        help="write part K of N of SOURCE, in one job of a job array; `covey commit TARGET` "
+        "commits all parts",
+    )
     running.add_argument(
         "--memory-limit",
         metavar="SIZE",
         type=size,
         default=512 << 20,
-        help="approximate size of the examples in memory; more are spilled to disk (default: 512M)",
+        help="approximate size of the examples in memory, of each task with --engine; more are "
+        "spilled to disk (default: 512M)",
     )
     add_progress(running)
 
@@ -227,6 +239,7 @@ def run(options: argparse.Namespace) -> None:
 
     _check(options)
     hold_out = _hold_out(options)
+    engine = find_engine(options)
     source = _open(options)
     with _advised():
         result = covey.write(
@@ -249,7 +262,9 @@ def run(options: argparse.Namespace) -> None:
             compression_level=options.compression_level,
             mode=options.mode,
             memory_limit=options.memory_limit,
-            workers=options.workers,
+            workers=options.workers if engine is None else None,
+            engine=engine,
+            part=options.part,
             on_error=options.on_error,
             progress=shows_progress(options),
             storage_options=dict(options.storage_option),
@@ -367,6 +382,12 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
     from covey._progress import format_bytes
 
     written = list(result.splits.values())
+    if result.part is not None:
+        counts = [f"{each.split} {count_of(each.records, 'example')}" for each in written]
+        return [
+            f"{result.path}: part {result.part}: {', '.join(counts)}, {result.seconds:.2f} s; "
+            "`covey commit` commits all parts"
+        ]
     rows = [
         [
             each.split,
