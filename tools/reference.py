@@ -44,7 +44,12 @@ Arguments after `*` are keyword-only. A default of `-` means that the argument i
 
 # Title, module and names of each section; "*" is every public name of the module.
 SECTIONS = [
-    ("Datasets", "covey", "write HoldOut open info show verify repair build_index Dataset Loader"),
+    (
+        "Datasets",
+        "covey",
+        "write HoldOut commit open info show verify repair build_index Dataset Loader",
+    ),
+    ("Engines", "covey.engines", "Processes Ray"),
     ("Features", "covey", "Features Feature Tensor ClassLabel Image Audio Ragged Sparse Steps"),
     ("Classes", "covey.classes", "ClassTable ClassNames"),
     ("Record files", "covey", "RecordReader RecordWriter"),
@@ -57,6 +62,7 @@ SECTIONS = [
     ("TensorFlow adapter", "covey.adapters.tensorflow", "*"),
     ("PyTorch adapter", "covey.adapters.torch", "*"),
     ("JAX adapter", "covey.adapters.jax", "tensor to_jax"),
+    ("Ray adapter", "covey.adapters.ray", "*"),
     ("datum's writer", "covey.writer", "*"),
     ("Arrays", "covey.arrays", "*"),
     ("Results", "covey.results", "*"),
@@ -72,6 +78,9 @@ INTERNAL = {
     "Features": "nest without_defaults fill_in is_stored_like begin_block encode_blocks "
     "check_columns decode_with find path_of column_of paths",
     "Plan": "batch_at step_at end_of_epoch steps_left share with_changes",
+    "Processes": "start",
+    "Ray": "start",
+    "Datasink": "on_write_start write on_write_complete on_write_failed get_name",
     "MPerClassSampler": "items",
     "PlanBatchSampler": "items",
     "StepSampler": "items start",

@@ -29,6 +29,7 @@ MODULES = {
     "torch": ["adapters/torch"],
     "gpu": ["adapters/torch/decode.py"],
     "jax": ["adapters/jax.py"],
+    "ray": ["adapters/ray"],
     "remote": ["storage"],
 }
 

@@ -1,7 +1,11 @@
 """Loaders: examples, structure and buffers of batches, iterators, options."""
 
 import ctypes
+import pickle
+import sys
 import threading
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -394,3 +398,57 @@ def test_invalid_arguments(ds):
             ds.batches(4, 2, select=names)
     with pytest.raises(TypeError, match="thread"):
         ds.batches(4, 2, thread=2)
+
+
+# Ranks.
+
+
+def ray_train(rank, world_size, *, warning=None, error=None):
+    """Return a module like ray.train, which warns or raises an error outside of a worker."""
+
+    def get_context():
+        if error is not None:
+            raise error
+        if warning is not None:
+            warnings.warn(warning, stacklevel=1)
+        return SimpleNamespace(get_world_rank=lambda: rank, get_world_size=lambda: world_size)
+
+    return SimpleNamespace(get_context=get_context)
+
+
+def test_rank_of_a_worker_of_ray_train(ds, monkeypatch):
+    whole = ds.batches(6, 2, seed=3)
+    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 3))
+    expected = ds.batches(6, 2, seed=3, rank=1, world_size=3)
+    loaders = [ds.batches(6, 2, seed=3), pickle.loads(pickle.dumps(whole))]
+    pickled = pickle.dumps(loaders[0])
+    monkeypatch.delitem(sys.modules, "ray.train")
+    loaders.append(pickle.loads(pickled))  # the same part in another process
+    for loader in loaders:
+        assert (loader.plan.rank, loader.plan.world_size) == (1, 3)
+        assert ids_in(loader.take(4)) == ids_in(expected.batch(step) for step in range(4))
+    assert loaders[0].options.rank is None
+    assert whole.plan.world_size == 1
+
+
+@pytest.mark.parametrize("options", [{"rank": 0, "world_size": 1}, {"rank": 0}, {"world_size": 1}])
+def test_given_ranks_are_not_those_of_ray_train(ds, monkeypatch, options):
+    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 3))
+    plan = ds.batches(6, 2, **options).plan
+    assert (plan.rank, plan.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        SimpleNamespace(),  # it is being imported
+        ray_train(0, 1, warning="not in a worker"),
+        ray_train(0, 4, error=RuntimeError("not in a worker")),
+        ray_train(0, 4, error=DeprecationWarning("in a worker of Ray Tune")),
+        ray_train(None, None),  # in a worker of Ray Tune
+    ],
+)
+def test_processes_that_are_not_workers_of_ray_train(ds, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "ray.train", module)
+    plan = ds.batches(6, 2).plan
+    assert (plan.rank, plan.world_size) == (0, 1)

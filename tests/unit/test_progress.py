@@ -206,3 +206,26 @@ def test_notebook_without_widgets(capsys, monkeypatch):
 )
 def test_format_bytes(size, text):
     assert format_bytes(size) == text
+
+
+ENGINE = """
+import sys
+import covey
+if __name__ == "__main__":
+    engine = covey.engines.Processes(workers=2, pieces=3)
+    examples = [{"x": i, "label": f"c{i % 3}"} for i in range(3000)]
+    covey.write(examples, sys.argv[1], shards=4, engine=engine)
+"""
+
+
+def test_stages_of_an_engine(tmp_path):
+    """One bar shows the stages, with their tasks, examples and bytes."""
+    (tmp_path / "script.py").write_text(ENGINE)
+    code = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    process = TerminalProcess(code, tmp_path / "script.py", tmp_path / "birds")
+    process.wait_for(lambda states: any("writing (4/4 tasks)" in each for each in states))
+    process.finish()
+    text = "\n".join(process.states)
+    for stage in ("reading (0/3 tasks)", "reading (3/3 tasks)", "encoding (3/3 tasks)"):
+        assert stage in text
+    assert "kB" in text

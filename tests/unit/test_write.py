@@ -119,7 +119,7 @@ def test_examples_are_not_changed(tmp_path):
     assert columns == {"label": ["b", "a"]}
 
 
-NOT_EXAMPLES = [5, None, [1, 2], [[1, 2]], ["ab"], [(1, 2)]]
+NOT_EXAMPLES = [5, None, [1, 2], [[1, 2]], [(1, 2)]]
 EMPTY = [[], iter([]), {}, {"x": []}, {"x": np.zeros((0, 2))}]
 
 

@@ -1,0 +1,89 @@
+"""The number of buckets follows from the size of the source, and changes no byte of the result."""
+
+import numpy as np
+import pytest
+from engines import digests
+
+import covey
+from covey._progress import Progress
+from covey.engines.base import Threads
+from covey.shuffle.buckets import HASH_BITS, MAX_HASH_BITS, make_table
+from covey.shuffle.keys import RecordOrder, make_rows
+from covey.writing.distributed import DistributedWrite
+from covey.writing.distributed_records import records_of
+from covey.writing.inputs import Input, normalize_input
+from covey.writing.options import WriteOptions, WriteSchema
+from covey.writing.split_writer import stage_split
+from covey.writing.write_steps import resolve_schema, write_ordered
+
+EXAMPLES = [
+    {"x": np.arange(i % 5), "name": f"row {i}", "label": f"class {i % 7}"} for i in range(3000)
+]
+
+
+def write(path, bits, **options):
+    """Write the examples as three pieces, with this number of bits."""
+    options = WriteOptions(split="train", label="label", **options)
+    source = normalize_input(EXAMPLES)
+    progress = Progress(False, None, "reading")
+    with stage_split(str(path), options) as writer, Threads(2) as pool:
+        schema = resolve_schema(options, source, writer.targets, writer.known_schema())
+        directory = writer.staging.path
+        work = DistributedWrite(
+            pool, options, schema, [source], source, directory, progress, pieces=3, bits=bits
+        )
+        ordered = records_of(work, work.run())
+        write_ordered(writer, ordered, options, [source], work.skipped, progress)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shards": 4}, {"shard_bytes": 3000}, {"shards": 3, "memory_limit": 1 << 14}]
+)
+def test_bits_do_not_change_the_result(tmp_path, options):
+    covey.write(EXAMPLES, tmp_path / "local" / "birds", label="label", progress=False, **options)
+    expected = digests(tmp_path / "local")
+    for bits in (1, HASH_BITS, 16):
+        write(tmp_path / str(bits) / "birds", bits, **options)
+        assert digests(tmp_path / str(bits)) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "bits"),
+    [(0, HASH_BITS), (1 << 36, 12), (1 << 37, 13), (1 << 40, 16), (1 << 43, MAX_HASH_BITS)],
+)
+def test_bits_follow_from_the_size_of_the_files(tmp_path, size, bits):
+    halves = []
+    for name in ("a", "b"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(size // 2)  # a sparse file
+        halves.append(Input(path=str(tmp_path / name), number=len(halves)))
+    joined = Input(sources=tuple(halves))
+    with Threads(1) as pool:
+        work = DistributedWrite(
+            pool,
+            WriteOptions(split="train"),
+            WriteSchema(),
+            [joined],
+            joined,
+            tmp_path,
+            Progress(False, None, "reading"),
+        )
+        assert work.context().bits == bits
+
+
+@pytest.mark.parametrize(
+    ("order", "records"),
+    [
+        (RecordOrder(by="position"), 256),
+        (RecordOrder(by_class=True, by="position"), 4096),
+        (RecordOrder(by_class=True), 700),
+        (RecordOrder(), 100),
+    ],
+)
+def test_a_bucket_is_a_small_part_of_the_records(order, records):
+    """A task reads at least one bucket at a time, whose size limits its memory."""
+    positions = np.arange(100_000, dtype=np.uint64)
+    rows = make_rows(positions, np.full(len(positions), 50_000, np.uint64), None, seed=0)
+    table = make_table(rows[order.sort(rows)], order)
+    assert table["records"].max() <= records
+    assert table["records"].sum() == len(rows)
