@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from benchmarks.data import FOLDER
 
-PHOTOS = Path(os.environ.get("COVEY_PHOTOS", "/work/shared/data/photos"))
+PHOTOS = Path(
+    os.environ.get("COVEY_PHOTOS", Path(__file__).parents[2] / "shared" / "data" / "photos")
+)
 P, K = 16, 8
 BATCH = P * K
 SIZES = {"cut": ((256, 256), 2048), "wide": ((375, 500), 1024)}
