@@ -389,13 +389,12 @@ def test_object_version_is_not_a_pattern():
 
 
 def test_user_name_and_password():
-    MemoryFileSystem.store.clear()
     (data,) = shards(1)
     MemoryFileSystem().pipe_file("/me:secret@host/x.tfrecord", data)
     dataset = covey.open("memory://me:secret@host/x.tfrecord")
     assert dataset[0]["a"] == 0
     assert covey.open("memory://me:secret@host")[0]["a"] == 0
-    MemoryFileSystem.store.clear()
+    MemoryFileSystem().rm("/me:secret@host", recursive=True)
 
 
 def test_reports_do_not_show_credentials(capsys):
