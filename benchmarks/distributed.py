@@ -149,7 +149,7 @@ def processes(rounds: int) -> None:
     """A source bound by Python: one process, and one per core."""
     import functools
 
-    count = 80_000 * cores()
+    count = 160_000 * cores()
     step = count // 16
     functions = [functools.partial(generate, i * step, (i + 1) * step) for i in range(16)]
     options = {"label": "label", "shards": 4, "progress": False}
