@@ -1,0 +1,116 @@
+"""``covey view``: a page with the examples, the classes and the batches of a dataset.
+
+:class:`View` is a running server. A request goes through ``server`` (security, files of the page) to
+a function of ``overview``, ``examples``, ``batches`` or ``embeddings``, which gets the ``Session``
+and the ``Query``, and returns a ``Response`` (``messages``). ``page`` has the files of the page: ES
+modules and CSS, which browsers load as they are.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+import threading
+from typing import Any
+
+from covey.view import batches, embeddings, examples, overview
+from covey.view.server import LOOPBACK, Server
+from covey.view.session import Session
+
+ROUTES = {
+    **overview.ROUTES,
+    **examples.ROUTES,
+    **batches.ROUTES,
+    **embeddings.ROUTES,
+}
+"""The function for each URL path."""
+
+POSTS = frozenset({"/api/export", "/api/state"})
+"""URL paths that accept POST, because their parameters are long."""
+
+IFRAME_HEIGHT = 720
+
+
+class View:
+    """A running server; ``ds.view()`` and ``loader.view()`` return it.
+
+    In a notebook it is displayed as the page. It ends with :meth:`close`, or with the process.
+
+    Args:
+        session: What is shown.
+        host: Address to bind to.
+        port: Port; 0 for any.
+        allow_frames: Whether local pages, notebooks for instance, may embed the page.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        allow_frames: bool = True,
+    ) -> None:
+        self._session = session
+        self._server = Server(
+            session, ROUTES, host=host, port=port, posts=POSTS, allow_frames=allow_frames
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="covey view", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The URL of the page, with the token that it requires."""
+        return self._server.url()
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        return self._server.port
+
+    def __repr__(self) -> str:
+        return f"<covey.view.View: {self.url}>"
+
+    def _repr_html_(self) -> str:
+        # A cookie is sent to an iframe of the same site: notebooks are served from localhost.
+        url = html.escape(self._server.url("localhost"))
+        return (
+            f'<iframe src="{url}" title="covey view" width="100%" height="{IFRAME_HEIGHT}" '
+            'style="border:0"></iframe>'
+        )
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self) -> None:
+        """Return when the server is closed."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)
+
+    def close(self) -> None:
+        """Stop the server, and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._session.close()
+
+
+def open_browser(url: str) -> bool:
+    """Open a URL in the browser of the user; return whether there is one."""
+    import webbrowser
+
+    try:
+        return webbrowser.open(url)
+    except webbrowser.Error:
+        return False
+
+
+def is_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell: Any = sys.modules.get("IPython")
+    found = None if shell is None else shell.get_ipython()
+    return found is not None and hasattr(found, "kernel")

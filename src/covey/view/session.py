@@ -1,0 +1,123 @@
+"""What a server shows: the open splits of a dataset, a loader, and embeddings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.dataset.dataset import Dataset
+from covey.urls import shown
+from covey.view.messages import Query, RequestError
+
+if TYPE_CHECKING:
+    from covey.loader import Loader
+    from covey.view.embeddings import Embeddings
+
+WHOLE = "examples"
+"""Name of the only split of a dataset that was opened by the caller."""
+
+
+class Session:
+    """The open splits of a dataset; used by all threads of a server.
+
+    Args:
+        title: Name of the dataset, for the page.
+        splits: Function that opens each split.
+        path: Path of the dataset; None if it was opened by the caller.
+        code: Python expression for a split, for the export of a selection; ``{split}`` is its name.
+        storage_options: Options of fsspec for a URL.
+        loader: The loader whose batches are shown; None for batches with options of the page.
+        embeddings: One vector for each example of `embeddings_split`.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        splits: Mapping[str, Callable[[], Dataset]],
+        *,
+        path: str | None = None,
+        code: str = "ds",
+        storage_options: Mapping[str, Any] | None = None,
+        loader: Loader | None = None,
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        self.title = title
+        self.path = path
+        self.code = code
+        self.storage_options = storage_options
+        self.loader = loader
+        self.embeddings = embeddings
+        self._open = dict(splits)
+        self._datasets: dict[str, Dataset] = {}
+        self._locks = {name: threading.Lock() for name in splits}
+
+    @classmethod
+    def of_path(
+        cls,
+        path: str | Path,
+        *,
+        split: str | None = None,
+        label: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
+    ) -> Session:
+        """Return the session of the splits at a path, which are opened on first use.
+
+        Args:
+            path: Dataset or files, as for :func:`covey.open`.
+            split: A split, or a part of one, as for :func:`covey.open` (default: all splits).
+            label: Label feature, as for :func:`covey.open`.
+            storage_options: Options of fsspec for a URL.
+            progress: Show a progress bar while indexing (default: if stderr is a terminal).
+        """
+        import covey
+        from covey.dataset.layout import find_layout
+
+        layout = find_layout(path, storage_options=storage_options)
+        names = list(layout.splits) if split is None else [split]
+
+        def opener(name: str) -> Callable[[], Dataset]:
+            return lambda: covey.open(
+                path, split=name, label=label, storage_options=storage_options, progress=progress
+            )
+
+        return cls(
+            shown(str(path)),
+            {name: opener(name) for name in names},
+            path=str(path),
+            code=f"covey.open({shown(str(path))!r}, split={{split!r}})",
+            storage_options=storage_options,
+        )
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset, loader: Loader | None = None) -> Session:
+        """Return the session of a dataset that is open; it is not closed with the session."""
+        return cls(repr(dataset).splitlines()[0].strip("<>"), {WHOLE: lambda: dataset}, loader=loader)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self._open)
+
+    def dataset(self, query: Query) -> Dataset:
+        """Return the split that a request names; the first one by default."""
+        if not self._open:
+            raise RequestError("the dataset has no splits", 404)
+        return self.open(query.string("split", next(iter(self._open))))
+
+    def open(self, split: str) -> Dataset:
+        """Return a split, which is opened on first use."""
+        if split not in self._open:
+            raise RequestError(f"there is no split {split[:100]!r}", 404)
+        with self._locks[split]:
+            if split not in self._datasets:
+                self._datasets[split] = self._open[split]()
+            return self._datasets[split]
+
+    def close(self) -> None:
+        """Close the datasets that the session opened."""
+        if self.path is not None:
+            for dataset in list(self._datasets.values()):
+                dataset.close()
