@@ -35,11 +35,11 @@ from covey.index.format import Shard, make_index_rows, row_dtype
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.infer import Inference
-from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables
+from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, hash_bits
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder
 from covey.tfrecord import LOCATION_DTYPE
 from covey.tfrecord.block import FRAME_BYTES
-from covey.writing.distributed import DistributedWrite, hash_bits
+from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
 from covey.writing.inputs import normalize_input
 from covey.writing.map_stage import GroupRuns, MapResult, RewriteContext, map_piece, rewrite_group

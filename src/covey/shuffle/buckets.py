@@ -36,6 +36,7 @@ HASH_BITS = 12
 """Bits of the hash that number a bucket: 4,096 buckets."""
 MAX_HASH_BITS = 18
 _CLASS_HASH_BITS = 8
+_BUCKET_BYTES = 16 << 20
 _SCAN_ROWS = 1 << 20
 
 TABLE_DTYPE = np.dtype(
@@ -48,6 +49,15 @@ class Bucket(NamedTuple):
 
     major: int
     minor: int
+
+
+def hash_bits(size: int) -> int:
+    """Return the number of bits of a bucket, for records of about ``size`` bytes.
+
+    >>> hash_bits(0), hash_bits(1 << 40)
+    (12, 16)
+    """
+    return min(MAX_HASH_BITS, max(HASH_BITS, (size // _BUCKET_BYTES).bit_length() - 1))
 
 
 def bucket_of(

@@ -19,10 +19,10 @@ from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary, join_summaries
 from covey.shuffle.buckets import RunFile, class_sizes
-from covey.shuffle.keys import ClassSizes, Part
+from covey.shuffle.keys import ClassSizes, Part, duplicate_error
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.columns import RecordsToWrite
-from covey.writing.distributed import DistributedWrite, Survey, phase
+from covey.writing.distributed import DistributedWrite, phase
 from covey.writing.reduce_stage import (
     ReduceContext,
     ShardResult,
@@ -33,6 +33,7 @@ from covey.writing.reduce_stage import (
     write_shard,
 )
 from covey.writing.shards import Cuts
+from covey.writing.survey import Survey
 
 _UNIQUE_BYTES_PER_RECORD = 200
 
@@ -157,7 +158,21 @@ class DistributedRecords:
         except DuplicateKeyError as error:
             if error.key is not None:
                 raise
-            raise self._write.duplicate_error(error, self._split) from None
+            raise self._locate_duplicate(error) from None
+
+    def _locate_duplicate(self, error: DuplicateKeyError) -> DuplicateKeyError:
+        """Return the error for two examples with the same key, with the key and their pieces."""
+        first, second = (self._write.find_example(each, self._split) for each in error.examples)
+        if first is None or second is None:
+            return error
+        (a, example), (b, other) = first, second
+        located = duplicate_error((example, other), self._write.find_key(a.piece, example))
+        located.task = a.name if a is b else f"{a.name} and {b.name}"
+        if a.piece.path == b.piece.path:
+            located.path = a.piece.path
+        else:
+            located.task += f" ({a.piece.path} and {b.piece.path})"
+        return located
 
     def _check_unique(self) -> None:
         """Compare keys now, if the reduce tasks do not read the records in the order of hashes."""

@@ -34,7 +34,7 @@ from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, cut_by_bytes, make_rows
 from covey.writing.columns import PreparedTable, check_columns, column_keys, fill_columns, flatten
 from covey.writing.encode import Chunk, ItemEncoder
-from covey.writing.inputs import Input, TableBlock, column_values, name_classes
+from covey.writing.inputs import Input, TableBlock, column_values, name_classes, split_item
 from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup, RecordSorter, select_records
@@ -156,7 +156,7 @@ def _map_items(context: MapContext, piece: Piece, directory: Path) -> MapResult:
             examples = encoder.position - piece.first
         else:
             assert not isinstance(piece.payload, PreparedTable)
-            columns = load_columns(piece.payload)
+            columns = _load_columns(piece.payload)
             examples = len(next(iter(columns.values()), ()))
             keys = piece.block_keys(examples) if options.key is None else None
             found = _encode_columns(columns, keys, context, sorter, piece.first)
@@ -184,7 +184,7 @@ def _map_items(context: MapContext, piece: Piece, directory: Path) -> MapResult:
         )
 
 
-def load_columns(block: TableBlock) -> dict[str, Any]:
+def _load_columns(block: TableBlock) -> dict[str, Any]:
     """Return the columns of a block, nested ones by path."""
     loaded = block.load()
     if len({*map(str, loaded)}) != len(loaded):
@@ -364,6 +364,21 @@ def find_labels(group: GroupRuns, *, files: Files, size: int) -> NDArray[np.int6
         for rows in scan_rows(run, files, size):
             parts.append(np.unique(rows["label"]))
     return np.unique(np.concatenate(parts))
+
+
+def find_key(shared: Shared, piece: Piece, offset: int) -> Key | None:
+    """Return the key of an example of a piece; None if it has none."""
+    context: MapContext = shared.get()
+    options, payload = context.options, piece.payload
+    if isinstance(payload, PreparedTable):
+        return None if payload.keys is None else payload.keys[offset]
+    if payload is not None and not isinstance(payload, Input):
+        key = options.key
+        return None if key is None else column_keys(_load_columns(payload), key)[offset]
+    for position, item in enumerate(piece.open(context.inputs)):
+        if position == offset:
+            return split_item(item, options)[1]
+    return None
 
 
 def remove_runs(runs: Sequence[RunFile]) -> None:

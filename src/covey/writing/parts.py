@@ -36,10 +36,10 @@ from covey.errors import CoveyError, DatasetError
 from covey.index.format import content_checksum
 from covey.results import WriteResult
 from covey.schema import Features
+from covey.shuffle.buckets import hash_bits
 from covey.storage import LocalStorage, is_remote, open_storage
 from covey.urls import shown
 from covey.writing.columns import prepare_columns
-from covey.writing.distributed import first_inference, hash_bits
 from covey.writing.inputs import Input, source_failed
 from covey.writing.map_stage import MapContext, MapResult, map_piece
 from covey.writing.options import WriteOptions
@@ -55,6 +55,7 @@ from covey.writing.part_format import (
 )
 from covey.writing.pieces import plan_pieces, plan_tables
 from covey.writing.publish import RemoteStaging
+from covey.writing.survey import first_inference
 from covey.writing.target import TargetSplit
 from covey.writing.write_steps import located, resolve_schema
 

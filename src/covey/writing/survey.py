@@ -1,0 +1,238 @@
+"""The results of the map stage, merged: features, keys, classes and buckets of all pieces.
+
+The merged features and classes are those that a local write determines from all examples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import CoveyError, FeatureError
+from covey.labels import Classes
+from covey.schema import Features
+from covey.schema.columns import NUMBERS
+from covey.schema.infer import Inference, join_ranges
+from covey.shuffle.buckets import TABLE_DTYPE, add_tables
+from covey.shuffle.keys import RecordOrder
+from covey.writing.encode import ItemEncoder
+from covey.writing.inputs import Input
+from covey.writing.map_stage import GroupRuns, MapResult, find_labels, integer_ranges
+from covey.writing.options import WriteOptions, WriteSchema
+from covey.writing.order import RecordGroup
+from covey.writing.pieces import Piece
+
+
+@dataclass
+class MappedPiece:
+    """A piece that was mapped."""
+
+    piece: Piece
+    name: str
+    """Name of the piece, for messages."""
+    result: MapResult
+    """Its runs; strings and tables are not kept."""
+    ids: NDArray[np.int32]
+    """Class ids of this write, by the provisional ids of the piece."""
+    rewritten: dict[int, tuple[GroupRuns, ...]] = field(default_factory=dict)
+    """Groups that were rewritten, by their position."""
+
+    def final_groups(self) -> Iterator[tuple[GroupRuns, bool]]:
+        """Yield each group, rewritten if it was, and whether its class ids are provisional."""
+        for position, group in enumerate(self.result.groups):
+            if position in self.rewritten:
+                yield from ((each, False) for each in self.rewritten[position])
+            else:
+                yield group, group.kind.has_provisional_ids
+
+
+Query = Callable[[MappedPiece, Callable[..., Any]], list[Any]]
+"""Function that returns the results of another function for each group of a piece. Workers call it,
+with the group, ``files=`` and ``size=``."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the main process knows after the map stage."""
+
+    inferred: Features
+    """Features that fit all examples."""
+    classes: Classes
+    final_ids: NDArray[np.int64]
+    """Final class ids by those of this write."""
+    held_out: NDArray[np.int64] | None = None
+    """Class ids of the second split, if classes are held out."""
+
+    def needs_rewrite(self, kind: RecordGroup, order: RecordOrder) -> bool:
+        """Return whether the records of a group must be written again."""
+        return self.held_out is not None or not kind.is_final(self.classes, order)
+
+
+class BucketTotals:
+    """Sums of the tables of groups of the same kind."""
+
+    def __init__(self) -> None:
+        self._kinds: list[RecordGroup] = []
+        self._tables: list[NDArray[Any]] = []
+        self._longest: list[int] = []
+
+    def add(self, group: GroupRuns) -> None:
+        """Add the table of a group."""
+        try:
+            at = self._kinds.index(group.kind)
+        except ValueError:
+            at = len(self._kinds)
+            self._kinds.append(group.kind)
+            self._tables.append(np.zeros(0, TABLE_DTYPE))
+            self._longest.append(0)
+        self._tables[at] = add_tables([self._tables[at], group.table])
+        self._longest[at] = max(self._longest[at], group.longest)
+
+    def find(self, kind: RecordGroup) -> RecordGroup:
+        """Return the object for all groups of a kind: class names are not held for every piece."""
+        return next((each for each in self._kinds if each == kind), kind)
+
+    def of_split(
+        self, split: int, is_included: Callable[[RecordGroup], bool]
+    ) -> tuple[NDArray[Any], int]:
+        """Return the sum of the tables of some groups of a split, and their longest record."""
+        chosen = [
+            at for at, kind in enumerate(self._kinds) if kind.split == split and is_included(kind)
+        ]
+        tables = [self._tables[at] for at in chosen]
+        longest = max((self._longest[at] for at in chosen), default=0)
+        return add_tables([np.zeros(0, TABLE_DTYPE), *tables]), longest
+
+
+def merge_keys(pieces: Sequence[MappedPiece]) -> dict[int, bool]:
+    """Return whether the examples of each split have keys.
+
+    Raises:
+        FeatureError: If those of one piece have keys, and those of another do not.
+    """
+    known: dict[int, tuple[bool, MappedPiece]] = {}
+    for mapped in pieces:
+        for split, has_keys in mapped.result.has_keys.items():
+            before, first = known.setdefault(split, (has_keys, mapped))
+            if before != has_keys:
+                with_keys, without = (first, mapped) if before else (mapped, first)
+                raise FeatureError(
+                    f"the examples of {with_keys.name} have keys, those of {without.name} do not"
+                )
+    return {split: has_keys for split, (has_keys, _) in known.items()}
+
+
+# Features.
+
+
+def first_inference(
+    inputs: Sequence[Input], options: WriteOptions, schema: WriteSchema
+) -> Inference | None:
+    """Return the features of the first valid example, with which all pieces begin.
+
+    A local write takes the names of the features from it.
+    """
+    part = inputs[0].parts[0]
+    if not part.is_repeatable:
+        return None
+    encoder = ItemEncoder(options, schema, _NullSink())
+    for item in part.read():
+        try:
+            encoder.encode([item])
+        except CoveyError:  # the map task reports it
+            return None
+        if encoder.inference is not None and not encoder.inference.is_empty:
+            return encoder.inference
+    return None
+
+
+class _NullSink:
+    """Receiver that drops chunks."""
+
+    def add(self, chunk: Any) -> None:
+        return
+
+    def integer_range(self, name: str) -> tuple[int, int]:
+        return 0, 0
+
+
+def merge_features(
+    pieces: Sequence[MappedPiece], defaults: Mapping[str, Any], query: Query
+) -> Features:
+    """Return the features that fit the examples of all pieces, as a local write infers them.
+
+    Args:
+        pieces: The pieces, in order.
+        defaults: Values of features that examples may lack, by name.
+        query: Function that queries the records of a piece.
+
+    Raises:
+        FeatureError: If no features fit; ``task`` is the name of the piece.
+    """
+    found = [
+        (mapped, mapped.result.inference)
+        for mapped in pieces
+        if mapped.result.inference is not None and not mapped.result.inference.is_empty
+    ]
+    merged = Inference(defaults)
+    names = _names_of_mixed_dtypes([inference for _, inference in found])
+    for mapped, inference in found:
+        own = copy.deepcopy(inference)
+        if names:
+            own.set_integer_ranges(_integer_ranges(mapped, names, query))
+        try:
+            if not merged.is_empty:
+                _check_names(merged, own)
+            merged.merge(own)
+        except FeatureError as error:
+            error.task = mapped.name
+            raise
+    return Features(merged.finish())
+
+
+def _check_names(merged: Inference, own: Inference) -> None:
+    for name in merged.names ^ own.names:
+        if name not in merged.defaults:
+            has = "has it, but those before do not" if name in own.names else "lacks it"
+            raise FeatureError(
+                f"an example of this piece {has}",
+                feature=name,
+                remedy="pass defaults=, or pass features=",
+            )
+
+
+def _names_of_mixed_dtypes(found: Sequence[Inference]) -> list[str]:
+    """Return features whose type depends on the range of their integers."""
+    dtypes: dict[str, set[str | None]] = {}
+    for inference in found:
+        for name, dtype in inference.dtypes().items():
+            dtypes.setdefault(name, set()).add(dtype)
+    return [name for name, each in dtypes.items() if len(each) > 1 and each & {*NUMBERS}]
+
+
+def _integer_ranges(
+    mapped: MappedPiece, names: Sequence[str], query: Query
+) -> dict[str, tuple[int, int]]:
+    ranges = query(mapped, partial(integer_ranges, names=tuple(names)))
+    return {name: join_ranges((0, 0), *(own[name] for own in ranges)) for name in names}
+
+
+# Classes.
+
+
+def find_classes(pieces: Sequence[MappedPiece], survey: Survey, query: Query) -> NDArray[np.int64]:
+    """Return the class ids of all records, each of them once."""
+    parts = [np.zeros(0, np.int64)]
+    for mapped in pieces:
+        found = query(mapped, find_labels)
+        for group, ids in zip(mapped.result.groups, found, strict=True):
+            if group.kind.label == survey.classes.label:
+                is_string = group.kind.has_provisional_ids
+                parts.append(survey.final_ids[mapped.ids[ids]] if is_string else ids)
+    return np.unique(np.concatenate(parts))
