@@ -41,7 +41,7 @@ from covey.tfrecord import LOCATION_DTYPE
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
-from covey.writing.inputs import normalize_input
+from covey.writing.input_types import normalize_input
 from covey.writing.map_stage import GroupRuns, MapResult, RewriteContext, map_piece, rewrite_group
 from covey.writing.options import DEFAULT_MEMORY_LIMIT, DEFAULT_SHARD_BYTES, WriteOptions
 from covey.writing.order import RecordGroup

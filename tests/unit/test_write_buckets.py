@@ -11,7 +11,8 @@ from covey.shuffle.buckets import HASH_BITS, MAX_HASH_BITS, make_table
 from covey.shuffle.keys import RecordOrder, make_rows
 from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
-from covey.writing.inputs import Input, normalize_input
+from covey.writing.input_types import normalize_input
+from covey.writing.inputs import Input
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.split_writer import stage_split
 from covey.writing.write_steps import resolve_schema, write_ordered

@@ -34,7 +34,8 @@ from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, cut_by_bytes, make_rows
 from covey.writing.columns import PreparedTable, check_columns, column_keys, fill_columns, flatten
 from covey.writing.encode import Chunk, ItemEncoder
-from covey.writing.inputs import Input, TableBlock, column_values, name_classes, split_item
+from covey.writing.input_types import column_values
+from covey.writing.inputs import Input, TableBlock, name_classes, split_item
 from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup, RecordSorter, select_records

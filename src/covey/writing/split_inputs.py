@@ -13,7 +13,8 @@ from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.merge import describe, extends, unify
 from covey.sources import Source, SourceSplits, open_splits
 from covey.sources.source import PathKeywords, choose_split, renaming_note
-from covey.writing.inputs import Input, is_source_list, normalize_input
+from covey.writing.input_types import is_source_list, normalize_input
+from covey.writing.inputs import Input
 from covey.writing.options import WriteOptions
 
 DEFAULT_SPLIT = "train"
