@@ -14,7 +14,7 @@ tensors are converted to numpy.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
@@ -301,19 +301,50 @@ class _Queries:
         counts = totals[self.query_ids] - self.is_same
         counted = np.flatnonzero(counts)
         reference_ids = self.arrays.integers(self.reference_ids)
-        rows = max(1, self.memory_limit // (max(1, len(self.reference_ids)) * _BYTES_PER_PAIR))
-        for begin in range(0, len(counted), rows):
-            part = counted[begin : begin + rows]
-            chosen = self.arrays.integers(part)
-            similarities = self.queries[chosen] @ self.references.T
-            if self.bias is not None:
-                similarities = similarities + self.bias[None, :]
+        blocks = similarity_blocks(
+            self.arrays,
+            self.queries,
+            self.references,
+            counted,
+            bias=self.bias,
+            memory_limit=self.memory_limit,
+        )
+        for part, chosen, similarities in blocks:
             query_ids = self.arrays.integers(self.query_ids[part])
             is_other = query_ids[:, None] != reference_ids[None, :]
             relevant = self.arrays.mask(similarities, ~is_other)
             if self.is_same:
                 relevant = self.arrays.exclude(relevant, chosen)
             yield function(_Block(self.arrays, similarities, relevant, is_other, counts[part]))
+
+
+def similarity_blocks(
+    arrays: Arrays,
+    queries: Any,
+    references: Any,
+    rows: NDArray[np.int64],
+    *,
+    bias: Any = None,
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
+) -> Iterator[tuple[NDArray[np.int64], Any, Any]]:
+    """Yield blocks of queries: their rows, the same on the device, and their similarities.
+
+    Args:
+        arrays: Operations on the arrays.
+        queries: Matrix with a row per query.
+        references: Matrix with a row per reference.
+        rows: The rows of `queries` to compare.
+        bias: Added to the similarities of each reference; None for zero.
+        memory_limit: Approximate number of bytes of a block.
+    """
+    size = max(1, memory_limit // (max(1, len(references)) * _BYTES_PER_PAIR))
+    for begin in range(0, len(rows), size):
+        part = rows[begin : begin + size]
+        chosen = arrays.integers(part)
+        similarities = queries[chosen] @ references.T
+        if bias is not None:
+            similarities = similarities + bias[None, :]
+        yield part, chosen, similarities
 
 
 def _arrays_of(embeddings: Any) -> Arrays:
