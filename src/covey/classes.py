@@ -52,6 +52,11 @@ class ClassNames(Mapping[int, str]):
         self._names = () if names is None else names
         self._others = labels[(labels < 0) | (labels >= len(self._names))]
 
+    @property
+    def known(self) -> Sequence[str]:
+        """The name of each class id from 0 on, as far as the classes have names."""
+        return self._names
+
     @overload
     def __getitem__(self, class_id: int) -> str: ...
 

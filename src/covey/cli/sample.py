@@ -155,7 +155,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
 
 def _read(dataset: Dataset, classes: list[dict[str, Any]]) -> None:
     """Add the summaries of the examples to the classes of a batch."""
-    from covey.cli.values import read_examples
+    from covey.dataset.summaries import read_examples
 
     examples = read_examples(dataset, [number for each in classes for number in each["ids"]])
     for each in classes:

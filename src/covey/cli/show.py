@@ -113,7 +113,8 @@ def _accept_ids_after_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from covey.cli.values import example_lines, open_dataset, read_examples, to_json
+    from covey.cli.values import example_lines, open_dataset, to_json
+    from covey.dataset.summaries import read_examples
     from covey.urls import shown
 
     with open_dataset(options) as dataset:

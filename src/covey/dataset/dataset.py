@@ -18,6 +18,7 @@ from covey.errors import DatasetError, shorten
 from covey.labels import decode_strings, is_string
 from covey.loader.source import NativeSource
 from covey.reading import Gatherer
+from covey.reading.rows import Table
 from covey.results import SkippedRecord
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
@@ -291,7 +292,12 @@ class Dataset(Operations):
     def _with(self, **changes: Any) -> Dataset:
         return Dataset(**{**self._arguments, **changes})
 
-    # For loaders.
+    # For loaders, and for `covey view`.
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The splits that the dataset reads from: their indexes and their shards."""
+        return self._gatherer.tables
 
     def labels_of(self, ids: Ids) -> NDArray[np.int64]:
         """Return the class ids of examples."""

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from covey.dataset.dataset import Dataset
 from covey.urls import shown
+from covey.view.cache import ByteCache
 from covey.view.messages import Query, RequestError
 
 if TYPE_CHECKING:
+    from covey.dataset.layout import Layout
     from covey.loader import Loader
     from covey.view.embeddings import Embeddings
+
+MAX_IMAGE_BYTES = 32 << 20
+"""Maximum size of all images that are cached, encoded."""
 
 WHOLE = "examples"
 """Name of the only split of a dataset that was opened by the caller."""
@@ -26,6 +31,7 @@ class Session:
         title: Name of the dataset, for the page.
         splits: Function that opens each split.
         path: Path of the dataset; None if it was opened by the caller.
+        layout: The files of the splits; None if it was opened by the caller.
         code: Python expression for a split, for the export of a selection; ``{split}`` is its name.
         storage_options: Options of fsspec for a URL.
         loader: The loader whose batches are shown; None for batches with options of the page.
@@ -38,6 +44,7 @@ class Session:
         splits: Mapping[str, Callable[[], Dataset]],
         *,
         path: str | None = None,
+        layout: Layout | None = None,
         code: str = "ds",
         storage_options: Mapping[str, Any] | None = None,
         loader: Loader | None = None,
@@ -45,6 +52,8 @@ class Session:
     ) -> None:
         self.title = title
         self.path = path
+        self.layout = layout
+        self.images = ByteCache(MAX_IMAGE_BYTES)
         self.code = code
         self.storage_options = storage_options
         self.loader = loader
@@ -72,14 +81,14 @@ class Session:
             storage_options: Options of fsspec for a URL.
             progress: Show a progress bar while indexing (default: if stderr is a terminal).
         """
-        import covey
         from covey.dataset.layout import find_layout
+        from covey.dataset.open import open as open_dataset
 
         layout = find_layout(path, storage_options=storage_options)
         names = list(layout.splits) if split is None else [split]
 
         def opener(name: str) -> Callable[[], Dataset]:
-            return lambda: covey.open(
+            return lambda: open_dataset(
                 path, split=name, label=label, storage_options=storage_options, progress=progress
             )
 
@@ -87,6 +96,7 @@ class Session:
             shown(str(path)),
             {name: opener(name) for name in names},
             path=str(path),
+            layout=layout,
             code=f"covey.open({shown(str(path))!r}, split={{split!r}})",
             storage_options=storage_options,
         )
@@ -94,7 +104,8 @@ class Session:
     @classmethod
     def of_dataset(cls, dataset: Dataset, loader: Loader | None = None) -> Session:
         """Return the session of a dataset that is open; it is not closed with the session."""
-        return cls(repr(dataset).splitlines()[0].strip("<>"), {WHOLE: lambda: dataset}, loader=loader)
+        title = repr(dataset).splitlines()[0].strip("<>")
+        return cls(title, {WHOLE: lambda: dataset}, loader=loader)
 
     @property
     def splits(self) -> tuple[str, ...]:
