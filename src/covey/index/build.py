@@ -25,14 +25,7 @@ from covey.index.format import (
     fingerprint_of,
     row_dtype,
 )
-from covey.index.labels import (
-    FunctionLabels,
-    KnownLabels,
-    Label,
-    LabelReader,
-    StringLabels,
-    label_reader,
-)
+from covey.index.labels import KnownLabels, Label, LabelReader, label_reader
 from covey.index.read import Index
 from covey.labels import Classes, guess_label
 from covey.results import SkippedRecord
@@ -208,38 +201,14 @@ class IndexBuilder:
             surveys: Whether to survey the features of the records.
         """
         features = self.features if self.features is not None else self.declared
-        scan = _Scan(self, files, dict(enumerate(stats)), reader, surveys, features)
+        scan = ShardScan(self, files, dict(enumerate(stats)), reader, surveys, features)
         with Progress(self.progress, None, "indexing") as bar:
             if self.workers is not None:
-                return self._scan_in(self.workers, scan, make_reader, bar)
+                from covey.index.distributed_scan import scan_in_workers
+
+                return scan_in_workers(self.workers, scan, make_reader, bar)
             scan = replace(scan, progress=bar.add)
             return scan.shards(range(len(files.paths)), self.threads or cpu_count())
-
-    def _scan_in(
-        self,
-        workers: ShardPool,
-        scan: _Scan,
-        make_reader: Callable[[], LabelReader | None] | None,
-        bar: Progress,
-    ) -> list[ScannedShard]:
-        """Scan all shards in workers."""
-        from covey.engines.shards import ShardItem
-
-        reader, stats = scan.label_reader, scan.stats
-        assert not isinstance(reader, FunctionLabels)
-        items = [ShardItem(n, path, stats[n].size) for n, path in enumerate(scan.files.paths)]
-        # GUESS is not the same object in another process.
-        builder = replace(self, label=None, workers=None)
-        context = replace(scan, builder=builder, stats={}, label_reader=None), make_reader
-        found: dict[int, ScannedShard] = {}
-        for group, (shards, strings) in workers.scan(
-            _scan_group, context, items, bar, "indexing", payload=stats.__getitem__
-        ):
-            if isinstance(reader, StringLabels):
-                ids = reader.merge(strings)
-                shards = [each.with_labels(ids) for each in shards]
-            found.update(zip(group, shards, strict=True))
-        return [found[number] for number in range(len(items))]
 
     def blocks(
         self,
@@ -293,7 +262,7 @@ class IndexBuilder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class ShardScan:
     """One pass over the shards of a split."""
 
     builder: IndexBuilder
@@ -374,47 +343,6 @@ class _Scan:
         return ids, survey, len(block), int(block.lengths.sum())
 
 
-def _scan_group(
-    context: tuple[_Scan, Callable[[], LabelReader | None] | None],
-    shards: Sequence[tuple[int, Stat]],
-    progress: Callable[[int, int], None],
-) -> tuple[list[ScannedShard], tuple[str, ...]]:
-    """Scan shards in a worker.
-
-    Args:
-        context: The pass, without label reader, and the function that returns it.
-        shards: Number and state of each shard.
-        progress: Function of the number of records and bytes that were scanned.
-
-    Returns:
-        The shards, and the strings of the label by their provisional ids.
-    """
-    from covey.engines.shards import scan_located
-
-    scan, make_reader = context
-    reader = None if make_reader is None else make_reader()
-    scan = replace(scan, label_reader=reader, progress=progress)
-    scanned: list[ScannedShard] = []
-    for number, stat in shards:
-        path = scan.files.paths[number]
-        scanned += scan_located(path, partial(_scan_here, scan, number, stat))
-    return scanned, reader.provisional() if isinstance(reader, StringLabels) else ()
-
-
-def _scan_here(scan: _Scan, number: int, expected: Stat) -> list[ScannedShard]:
-    """Scan a shard whose state another node has determined."""
-    storage, path = scan.files.storage, scan.files.paths[number]
-    (stat,) = [expected] if storage.is_remote else storage.stat([path])
-    if stat is None or (stat.size, _time(stat)) != (expected.size, _time(expected)):
-        raise _changed(path)
-    return replace(scan, stats={number: stat}).shards([number], scan.builder.threads or 1)
-
-
-def _time(stat: Stat) -> str:
-    """Return the version of a local file without the inode number, which depends on the mount."""
-    return stat.version.partition("-")[0]
-
-
 def _located(blocks: Iterator[Block], locations: RecordLocations) -> Iterator[Block]:
     for block in blocks:
         locations.add(block)
@@ -435,16 +363,17 @@ def open_shard(storage: Storage, path: str, stat: Stat) -> Iterator[BinaryIO]:
     try:
         file = RegularFile(path)
     except FileNotFoundError:
-        raise _changed(path) from None
+        raise shard_changed(path) from None
     with file:
         try:
             yield file
         finally:
             if local_stat(file.stat()) != stat:
-                raise _changed(path)
+                raise shard_changed(path)
 
 
-def _changed(path: str) -> FileChangedError:
+def shard_changed(path: str) -> FileChangedError:
+    """Return the error for a shard that is modified during a scan."""
     return FileChangedError(
         "the shard was modified while it was indexed", path=path, remedy="open the dataset again"
     )
