@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
 
 
+@dataclasses.dataclass(frozen=True)
+class InferenceState:
+    """What an :class:`Inference` has found."""
+
+    count: int
+    """Number of examples."""
+    features: tuple[tuple[tuple[str, ...], Guess, int], ...]
+    """Path and type of each feature, and the number of examples that have it."""
+
+
 class Inference:
     """Inference of the features that fit all examples, which may be given in parts.
 
@@ -243,52 +253,18 @@ class Inference:
         feature: Any = both.feature()
         return dataclasses.replace(feature, default=default)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the inference, without its defaults, as values of JSON."""
-        from covey.schema.features import Features
-        from covey.schema.json import features_to_json
-
-        return {
-            "count": self._count,
-            "features": [
-                {
-                    **{
-                        each.name: getattr(guess, each.name)
-                        for each in dataclasses.fields(guess)
-                        if each.name != "audio"
-                    },
-                    "audio": None
-                    if guess.audio is None
-                    else features_to_json(Features({"audio": guess.audio})),
-                    "path": path,
-                    "seen": self._seen[path],
-                }
-                for path, guess in self._guesses.items()
-            ],
-        }
+    def state(self) -> InferenceState:
+        """Return what was found, without the defaults."""
+        found = ((path, guess, self._seen[path]) for path, guess in self._guesses.items())
+        return InferenceState(self._count, tuple(found))
 
     @classmethod
-    def from_json(
-        cls, content: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
-    ) -> Inference:
-        """Return the inference of :meth:`to_json`, which is not trusted.
-
-        Raises:
-            ValueError, TypeError, LookupError: If the content is not valid.
-        """
-        from covey.schema.json import features_from_json
-
-        found = cls(defaults)
-        found._count = int(content["count"])
-        for each in content["features"]:
-            fields = dict(each)
-            path, seen = tuple(map(str, fields.pop("path"))), int(fields.pop("seen"))
-            audio: Any = fields.pop("audio")
-            if audio is not None:
-                audio = features_from_json(audio, "part")["audio"]
-            shape = tuple(None if n is None else int(n) for n in fields.pop("shape"))
-            found._guesses[path] = Guess(**fields, shape=shape, audio=audio)
-            found._seen[path] = seen
+    def from_state(cls, state: InferenceState) -> Inference:
+        """Return the inference of a state, without defaults."""
+        found = cls()
+        found._count = state.count
+        for path, guess, seen in state.features:
+            found._guesses[path], found._seen[path] = guess, seen
         return found
 
     def finish(self) -> dict[str, Any]:

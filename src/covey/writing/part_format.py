@@ -22,7 +22,9 @@ from covey.errors import CoveyError, DatasetError, FormatError
 from covey.index.format import fingerprint
 from covey.labels import Classes
 from covey.results import SkippedRecord
-from covey.schema.infer import Inference
+from covey.schema import Features
+from covey.schema.guess import Guess
+from covey.schema.infer import Inference, InferenceState
 from covey.schema.json import features_from_json, features_to_json
 from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, make_table, read_tables
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder
@@ -232,7 +234,7 @@ def result_to_json(piece: Piece, result: MapResult, directory: Path) -> dict[str
         "has_keys": {str(split): has_keys for split, has_keys in result.has_keys.items()},
         "strings": result.strings,
         "has_strings": result.has_strings,
-        "inference": None if result.inference is None else result.inference.to_json(),
+        "inference": None if result.inference is None else _inference_to_json(result.inference),
         "skipped": [[[each.record, each.reason] for each in split] for split in result.skipped],
         "groups": [
             {
@@ -304,7 +306,7 @@ def result_from_json(
             {int(split): bool(has_keys) for split, has_keys in content["has_keys"].items()},
             strings,
             bool(content["has_strings"]),
-            None if inference is None else Inference.from_json(inference),
+            None if inference is None else _inference_from_json(inference, name),
             skipped=tuple(
                 tuple(SkippedRecord(int(record), str(reason)) for record, reason in split)
                 for split in content["skipped"][:splits]
@@ -320,6 +322,31 @@ def result_from_json(
             is_local=True,
         )
     return piece, result
+
+
+def _inference_to_json(inference: Inference) -> dict[str, Any]:
+    """Return an inference, without its defaults, as values of JSON."""
+    state = inference.state()
+    features = []
+    for path, guess, seen in state.features:
+        fields = {each.name: getattr(guess, each.name) for each in dataclasses.fields(guess)}
+        if guess.audio is not None:
+            fields["audio"] = features_to_json(Features({"audio": guess.audio}))
+        features.append({**fields, "path": path, "seen": seen})
+    return {"count": state.count, "features": features}
+
+
+def _inference_from_json(content: Mapping[str, Any], name: str) -> Inference:
+    """Return the inference of :func:`_inference_to_json`."""
+    features = []
+    for each in content["features"]:
+        fields = dict(each)
+        path, seen = tuple(map(str, fields.pop("path"))), int(fields.pop("seen"))
+        fields["shape"] = tuple(None if n is None else int(n) for n in fields["shape"])
+        if fields["audio"] is not None:
+            fields["audio"] = features_from_json(fields["audio"], name)["audio"]
+        features.append((path, Guess(**fields), seen))
+    return Inference.from_state(InferenceState(int(content["count"]), tuple(features)))
 
 
 @contextmanager
