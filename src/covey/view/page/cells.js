@@ -1,0 +1,206 @@
+// Values of examples as elements: images, strings, audio, numbers, and small plots of arrays.
+//
+// The summary of a value is what /api/examples returns: a string, a number, {id, name} of a class, or
+// an object whose `kind` is image, audio, bytes, array, ragged or sparse.
+
+import { url } from "./api.js";
+import { sparkline } from "./charts.js";
+import { countOf, display, formatBytes, formatNumber, h } from "./dom.js";
+import { hash } from "./router.js";
+import { plotValues } from "./store.js";
+
+const ORDER = ["image", "audio", "string", "ragged", "array", "sparse", "number", "class", "bytes"];
+const SIDES = [64, 128, 256, 512, 1024];
+const PLOT_HEIGHT = 48;
+
+/** Return whether an array is shown as an image, as the server decides it. */
+export function isImageShape(shape) {
+  if (!shape || shape.length < 2 || shape.length > 3) return false;
+  const [height, width, depth = 1] = shape;
+  if ([1, 3, 4].includes(depth) && Math.min(height, width) >= 4) return true;
+  return shape.length === 3 && [1, 3].includes(height) && Math.min(width, depth) >= 4;
+}
+
+/** Return the kind of a summary, with "image" for arrays that look like one. */
+export function kindOf(summary) {
+  if (typeof summary === "string") return "string";
+  if (summary === null || typeof summary !== "object") return "number";
+  if (!summary.kind) return summary.text === undefined ? "class" : "string";
+  if (summary.kind === "array" && isImageShape(summary.shape) && summary.dtype !== "str") return "image";
+  return summary.kind;
+}
+
+/** Return the feature that stands for an example: an image if it has one. */
+export function mainFeature(example) {
+  const names = Object.keys(example.values ?? {});
+  const rank = (name) => ORDER.indexOf(kindOf(example.values[name]));
+  return names.sort((a, b) => rank(a) - rank(b))[0] ?? null;
+}
+
+/** Return the string of a summary, or null: a long string is `{text, truncated}` or a plain string. */
+function stringOf(summary) {
+  if (typeof summary === "string") return summary;
+  return summary?.text ?? summary?.value ?? null;
+}
+
+/** Return a string as paragraphs of text: its line breaks stay, other control characters are visible. */
+export function textElement(text, limit) {
+  const lines = display(text.replaceAll("\n", "\u2424"), limit).split("\u2424");
+  return h("div", { class: "value-text", dir: "auto" }, lines.join("\n"));
+}
+
+/** Return one line about the summary of a value. */
+export function describe(summary) {
+  const kind = kindOf(summary);
+  if (kind === "string") return display(stringOf(summary), 200);
+  if (kind === "number") return formatNumber(summary);
+  if (kind === "class") return display(summary.name, 200);
+  if (kind === "bytes") return `${countOf(summary.bytes, "byte")} ${display(summary.start ?? "", 60)}`;
+  if (summary.kind === "image") {
+    if (!summary.format) return `image of unknown format, ${formatBytes(summary.bytes)}`;
+    const { format, height, width, channels, bytes } = summary;
+    return `${format} ${height} × ${width}, ${countOf(channels, "channel")}, ${formatBytes(bytes)}`;
+  }
+  const parts = [];
+  if (kind === "audio" && summary.seconds !== null) {
+    parts.push(`${formatNumber(summary.seconds)} s at ${formatNumber(summary.sample_rate)} Hz`);
+  }
+  if (kind === "ragged") parts.push(`${summary.dtype}, ${countOf(summary.rows, "row")}, ${countOf(summary.values, "value")}`);
+  else if (kind === "sparse") parts.push(`${summary.dtype} ${summary.shape.join(" × ")}, ${formatNumber(summary.values)} stored`);
+  else parts.push(`${summary.dtype} ${summary.shape.join(" × ") || "scalar"}`);
+  if (summary.min !== null && summary.min !== undefined) {
+    parts.push(`${formatNumber(summary.min)} to ${formatNumber(summary.max)}, mean ${formatNumber(summary.mean)}`);
+  }
+  if (summary.nan) parts.push(`${formatNumber(summary.nan)} NaN`);
+  return parts.join("; ");
+}
+
+/**
+ * Return the element of a value.
+ *
+ * Options: `size` (pixels of the side that is shown), `isLarge` (in the dialog: players, whole texts).
+ */
+export function valueElement(context, split, example, name, { size = 128, isLarge = false } = {}) {
+  const summary = example.values[name];
+  const kind = kindOf(summary);
+  const about = `${display(name, 60)}: ${describe(summary)}`;
+  if (kind === "image") return imageElement(split, example.id, name, summary, size);
+  if (kind === "string") return textElement(stringOf(summary), isLarge ? 20_000 : 400);
+  if (kind === "audio") return audioElement(split, example.id, name, about, isLarge);
+  if (kind === "class") {
+    const href = hash("classes", { split, class: summary.id });
+    return name === context.overview.label ? h("a", { href }, display(summary.name)) : h("span", {}, display(summary.name));
+  }
+  if (kind === "array" || kind === "ragged" || kind === "sparse") return arrayElement(split, example.id, name, summary, isLarge);
+  return h("span", { class: kind === "number" ? "value-number" : "mono" }, describe(summary));
+}
+
+function imageElement(split, id, feature, summary, size) {
+  if (summary.kind === "image" && !summary.format) return h("span", { class: "muted" }, describe(summary));
+  const wanted = size * Math.min(2, window.devicePixelRatio || 1);
+  const side = SIDES.find((each) => each >= wanted) ?? SIDES[SIDES.length - 1];
+  const [height, width] = summary.kind === "image" ? [summary.height, summary.width] : summary.shape;
+  const image = h("img", {
+    class: Math.max(height, width) <= 128 ? "value-image pixelated" : "value-image",
+    alt: `${display(feature, 60)}, ${height} × ${width}`,
+    decoding: "async",
+    draggable: "false",
+    src: url("image", { split, id, feature, side }),
+  });
+  image.addEventListener("error", () => {
+    if (image.hasAttribute("src")) image.replaceWith(h("span", { class: "muted" }, "The image cannot be decoded."));
+  });
+  return image;
+}
+
+let playing = null;
+
+/** Play a sound of a card; only one plays at a time. */
+function playButton(address, label) {
+  const button = h("button", { type: "button", class: "play", "aria-label": `Play ${label}`, "aria-pressed": "false" }, "▶");
+  button.addEventListener("click", (event) => {
+    event.stopPropagation();
+    const isPlaying = button.getAttribute("aria-pressed") === "true";
+    playing?.pause();
+    if (isPlaying) return;
+    playing = new Audio(address);
+    button.setAttribute("aria-pressed", "true");
+    const stop = () => button.setAttribute("aria-pressed", "false");
+    for (const each of ["pause", "ended", "error"]) playing.addEventListener(each, stop);
+    playing.play().catch(stop);
+  });
+  return button;
+}
+
+function audioElement(split, id, feature, about, isLarge) {
+  const address = url("audio", { split, id, feature });
+  const height = isLarge ? 96 : PLOT_HEIGHT;
+  const player = isLarge
+    ? h("audio", { controls: true, preload: "none", src: address, "aria-label": about })
+    : playButton(address, display(feature, 60));
+  return h("div", { class: isLarge ? "value-audio value-large" : "value-audio" }, player, plot(split, id, feature, about, height));
+}
+
+/** Return a plot whose values are loaded. */
+function plot(split, id, feature, label, height) {
+  const element = sparkline({ values: [], height, label });
+  plotValues(split, id, feature).then(
+    ({ arrays }) => {
+      if (arrays.low) element.update({ low: arrays.low, high: arrays.high, lengths: arrays.lengths });
+      else element.update({ values: arrays.values, low: arrays.values, high: arrays.values, lengths: arrays.lengths });
+    },
+    (error) => element.replaceWith(h("span", { class: "muted" }, display(error.message, 200))),
+  );
+  return element;
+}
+
+function arrayElement(split, id, feature, summary, isLarge) {
+  const about = describe(summary);
+  const isNumber = summary.min !== undefined;
+  const size = summary.values ?? summary.shape.reduce((product, each) => product * each, 1);
+  const first = (summary.first ?? []).map((each) => (Array.isArray(each) ? `[${each[0]}] ${each[1] ?? "NaN"}` : each ?? "NaN"));
+  const list = first.map((each) => (typeof each === "number" ? formatNumber(each) : display(each, 60))).join(", ");
+  const text = h("div", { class: "value-list" }, size > first.length ? `${list}, …` : list);
+  if (!isNumber || size < 2 || summary.kind === "sparse") return h("div", { class: "value-array" }, text, isLarge && h("div", { class: "muted" }, about));
+  return h(
+    "div",
+    { class: "value-array" },
+    plot(split, id, feature, `${display(feature, 60)}: ${about}`, isLarge ? 96 : PLOT_HEIGHT),
+    h("div", { class: "muted value-about" }, isLarge ? about : `${formatNumber(summary.min)} to ${formatNumber(summary.max)}`),
+    isLarge && text,
+  );
+}
+
+/** Return the name of the class of an example, or null. */
+export function className(example) {
+  return example.class ? display(example.class.name, 80) : null;
+}
+
+/**
+ * Return the card of an example in a grid.
+ *
+ * Options: `size` (pixels of its side), `onopen(example)`, `feature` (what it shows; the main feature by
+ * default), `isSelectable` (a checkbox; by default yes).
+ */
+export function exampleCard(context, split, example, { size = 128, onopen, feature, isSelectable = true } = {}) {
+  if (!example || example.isLoading) return h("div", { class: "card card-loading", "aria-busy": "true" });
+  const name = feature && feature in (example.values ?? {}) ? feature : mainFeature(example);
+  const title = [`Example ${formatNumber(example.id)}`, className(example)].filter(Boolean).join(", ");
+  const content = example.error
+    ? h("span", { class: "card-error" }, h("strong", {}, "Cannot be read: "), display(example.error, 300))
+    : name === null ? h("span", { class: "muted" }, "no features") : valueElement(context, split, example, name, { size });
+  const open = h(
+    "button",
+    { type: "button", class: "card-open", dataset: { focus: "", id: example.id }, "aria-label": `${title}: details`,
+      onclick: () => onopen?.(example) },
+  );
+  const box = isSelectable && h("input", {
+    type: "checkbox", class: "card-box", "aria-label": `Select example ${example.id}`,
+    checked: context.selection.has(split, example.id),
+    onchange: (event) => context.selection.toggle(split, example.id, event.target.checked),
+  });
+  const caption = h("div", { class: "card-caption" }, h("span", { class: "card-class" }, className(example) ?? ""),
+    h("span", { class: "muted" }, `#${example.id}`));
+  // The button is an overlay: players and plots are not inside it.
+  return h("div", { class: example.error ? "card card-broken" : "card" }, h("div", { class: "card-value" }, content), caption, open, box);
+}
