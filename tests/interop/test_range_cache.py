@@ -437,7 +437,7 @@ def test_forked_child(web):
 
     def fault(method, path, attempt):
         if web[1].asked[-1][2].startswith(f"bytes={third}-"):
-            is_requested.set() if attempt else is_requested.wait(timeout=20)
+            is_requested.set() if attempt else is_requested.wait(timeout=2)
         return ""
 
     web[1].fault = fault
