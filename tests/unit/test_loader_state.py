@@ -1,9 +1,12 @@
 """Positions of loaders: steps and epochs, states, class weights, ranks, random access."""
 
+import base64
 import itertools
 import json
 import pickle
 import sys
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -198,6 +201,19 @@ def test_invalid_state(ds, invalid):
     with pytest.raises(PlanError, match=r"state|weights"):
         loader.load_state_dict({**loader.state_dict(), **invalid} if is_part else invalid)
     assert numbers_of(next(loader.take(1))[0]) == loader.plan.batch(3).tolist()
+
+
+def test_weights_of_a_state_are_not_decompressed_without_a_limit(ds):
+    """A megabyte of base64 would decompress to a gigabyte."""
+    bomb = base64.b64encode(zlib.compress(bytes(64 << 20), 9)).decode()
+    loader = ds.batches(4, 2)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PlanError, match="corrupt"):
+            loader.load_state_dict({**loader.state_dict(), "weights": [[0, bomb]]})
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 # Class weights.

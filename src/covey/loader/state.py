@@ -72,7 +72,7 @@ def load_weights(plan: Plan, weights: Any) -> Plan:
         first = changes[-1][0] + 1 if changes else 0
         if type(begin) is not int or not first <= begin < end:
             raise _corrupt_weights(item)
-        changes.append((begin, _unpack(packed)))
+        changes.append((begin, _unpack(packed, plan.description["classes"])))
     return plan.with_changes(changes)
 
 
@@ -82,14 +82,19 @@ def _pack(quotas: NDArray[np.uint64] | None) -> str | None:
     return base64.b64encode(zlib.compress(quotas.astype("<u8").tobytes())).decode()
 
 
-def _unpack(packed: Any) -> NDArray[np.uint64] | None:
+def _unpack(packed: Any, classes: int) -> NDArray[np.uint64] | None:
     if packed is None:
         return None
+    size = 8 * classes
     try:
-        data = zlib.decompress(base64.b64decode(packed, validate=True))
-        return np.frombuffer(data, "<u8").astype(np.uint64)
+        # A state is not trusted: a few bytes may decompress to gigabytes.
+        stream = zlib.decompressobj()
+        data = stream.decompress(base64.b64decode(packed, validate=True), size + 1)
     except (TypeError, ValueError, binascii.Error, zlib.error):
         raise _corrupt_weights(packed) from None
+    if len(data) != size or not stream.eof:
+        raise _corrupt_weights(packed)
+    return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def _corrupt_weights(found: Any) -> PlanError:

@@ -116,7 +116,7 @@ class Query:
         """Return an integer from `low` to `high`."""
         text = self.string(name, None if default is None else str(default))
         digits = text[1:] if text[:1] == "-" else text
-        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
         if value is None or not low <= value <= high:
             raise RequestError(f"{name} is {text[:40]!r}; must be an integer from {low} to {high}")
         return value
