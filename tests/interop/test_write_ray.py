@@ -12,6 +12,7 @@ import ray
 from engines import Squares, digests, write
 from kill_points import DIRECTORY, install
 from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from servers import s3_bucket, stand_alone
 from test_write_engines import Deadly, Failing
 
@@ -269,6 +270,30 @@ def test_a_node_is_killed_around_the_commit(cluster, expected, tmp_path, monkeyp
     monkeypatch.setattr(Staging, "commit", commit_and_kill)
     write(Squares(300), tmp_path / "a" / "birds", shards=5, engine=Ray(pieces=7))
     assert digests(tmp_path / "a") == expected
+
+
+# Placement.
+
+
+def test_tasks_run_where_the_options_place_them(cluster, tmp_path):
+    """One of two nodes has a resource, and memory that exists on paper only."""
+    cluster.resize(1)
+    chosen = cluster.cluster.add_node(
+        num_cpus=1, object_store_memory=STORE_BYTES, resources={"disk": 1}, memory=1 << 44
+    )
+    cluster.nodes.append(chosen)
+    cluster.resize(2)
+    affinity = NodeAffinitySchedulingStrategy(chosen.node_id, soft=False)
+    for options in (
+        {"resources": {"disk": 0.5}},
+        {"memory": 1 << 43},
+        {"scheduling_strategy": affinity},
+    ):
+        for pieces in (4, 5):  # without the option, tasks are spread over both nodes
+            with pytest.raises(SourceError) as caught:
+                write(Failing(40), tmp_path / "birds", engine=Ray(pieces=pieces, **options))
+            assert f"({chosen.node_id[:8]})" in caught.value.task
+    cluster.kill(chosen.node_id)
 
 
 # Tasks that fail.
