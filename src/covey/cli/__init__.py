@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import covey
-from covey.cli import commit, completion, index, info, repair, sample, show, verify, write
+from covey.cli import commit, completion, index, info, repair, sample, show, verify, view, write
 from covey.cli.output import OptionNames, print_message
 from covey.errors import CoveyError, closest, escape, list_names
 
@@ -31,6 +31,7 @@ COMMANDS = {
     "info": info,
     "show": show,
     "sample": sample,
+    "view": view,
     "verify": verify,
     "repair": repair,
     "index": index,
@@ -156,7 +157,7 @@ def make_parser(given: Sequence[str] = ()) -> _Parser:
     parser = _Parser(
         given=given,
         prog="covey",
-        description="Write, inspect, verify and index TFRecord datasets.",
+        description="Write, inspect, view, verify and index TFRecord datasets.",
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
     commands = parser.add_subparsers(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from covey.dataset.batches import RawRecords
 from covey.dataset.operations import Operations
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, shorten
+from covey.index import Index
 from covey.labels import decode_strings, is_string
 from covey.loader.source import NativeSource
 from covey.reading import Gatherer
@@ -26,6 +28,9 @@ from covey.schema.diagnostics import RecordLocation
 from covey.schema.image_summary import ImageSummary
 from covey.schema.pixel_options import check_max_pixels
 from covey.schema.pixels import ImageColumn, decode_images
+
+if TYPE_CHECKING:
+    from covey.view import View
 
 # Selections of features whose decoders are kept.
 _MAX_STORED = 16
@@ -261,9 +266,8 @@ class Dataset(Operations):
         :attr:`class_names`.
         """
         self._check_has_label()
-        index = self._gatherer.tables[0].index
-        is_index = self._selection.is_all and len(self._gatherer.tables) == 1
-        if is_index and self._renumbering is None and index.classes is not None:
+        index = self.whole_index
+        if index is not None and index.classes is not None:
             assert index.by_class is not None
             return ClassTable(index.classes, index.by_class, self._names)
         keys = None if self._renumbering is None else self._renumbering.keys
@@ -292,12 +296,36 @@ class Dataset(Operations):
     def _with(self, **changes: Any) -> Dataset:
         return Dataset(**{**self._arguments, **changes})
 
+    def view(self, *, port: int = 0, browser: bool | None = None, embeddings: Any = None) -> View:
+        """Show the examples, the classes and the batches in the browser, like ``covey view``.
+
+        In a notebook the page is displayed below the cell.
+
+        Args:
+            port: Port of the server, which only this machine can connect to; 0 for any.
+            browser: Whether to open the browser (default: unless this is a notebook).
+            embeddings: An array with a vector for each example, or the path of a ``.npy`` file.
+
+        Returns:
+            The running server; it ends with ``close()``, or with the process.
+        """
+        view: View = importlib.import_module("covey.view").view_dataset(
+            self, port=port, browser=browser, embeddings=embeddings
+        )
+        return view
+
     # For loaders, and for `covey view`.
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """The splits that the dataset reads from: their indexes and their shards."""
         return self._gatherer.tables
+
+    @property
+    def whole_index(self) -> Index | None:
+        """The index of the examples; None unless they are all of one split, with its class ids."""
+        is_index = self._selection.is_all and len(self.tables) == 1 and self._renumbering is None
+        return self.tables[0].index if is_index else None
 
     def labels_of(self, ids: Ids) -> NDArray[np.int64]:
         """Return the class ids of examples."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from covey.adapters.jax import JaxBatches
     from covey.adapters.torch import BatchDataLoader
+    from covey.view import View
 
 
 class Loader:
@@ -248,6 +249,26 @@ class Loader:
         if plan.world_size > 1:  # another process has the rank of this one
             options = replace(options, rank=plan.rank, world_size=plan.world_size)
         return _restore, (self._format, self._make_plan, options, self.state_dict())
+
+    def view(self, *, port: int = 0, browser: bool | None = None, embeddings: Any = None) -> View:
+        """Show the batches of this loader, and its dataset, in the browser.
+
+        The batches have the plan, the options and the hooks of the loader, whose position does not
+        change.
+
+        Args:
+            port, browser, embeddings: As for :meth:`covey.Dataset.view`.
+
+        Returns:
+            The running server; it ends with ``close()``, or with the process.
+        """
+        examples = getattr(self._format, "examples", None)
+        if examples is None:
+            raise PlanError("the batches of raw records cannot be shown", remedy="use ds.view()")
+        view: View = importlib.import_module("covey.view").view_dataset(
+            examples, self, port=port, browser=browser, embeddings=embeddings
+        )
+        return view
 
     # Frameworks, each of which is imported on first use.
 

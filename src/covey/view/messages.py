@@ -157,9 +157,13 @@ class Query:
     def json(self) -> Any:
         """Return the body of a POST request."""
         try:
-            return json.loads(self.body)
+            return json.loads(self.body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise RequestError("the body is not valid JSON") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def json_response(content: Any) -> Response:
@@ -176,6 +180,8 @@ def to_json(content: Any) -> Any:
         return [to_json(value) for value in content]
     if isinstance(content, np.generic):
         content = content.item()
+    if isinstance(content, bytes):
+        return content.decode(errors="replace")
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     if isinstance(content, int) and not isinstance(content, bool) and abs(content) > _MAX_EXACT:
@@ -223,5 +229,5 @@ class Columns:
 def exact(ids: NDArray[np.int64], name: str = "id") -> Mapping[str, Any]:
     """Return class ids as numbers of JavaScript, which must represent them exactly."""
     if len(ids) and max(abs(int(ids.min())), abs(int(ids.max()))) > _MAX_EXACT:
-        raise RequestError(f"{name} {int(np.abs(ids).max())} is greater than 2**53")
+        raise RequestError(f"{name} {max(map(int, (ids.min(), ids.max())), key=abs)} exceeds 2**53")
     return {name: ids.astype(np.float64)}

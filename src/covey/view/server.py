@@ -3,36 +3,42 @@
 A request is answered if its Host header is an address of this server, and if it has the token: in
 the URL that is printed, then in a cookie. The files of the page are loaded at the start; no part of
 a request is a path of the filesystem. Nothing is written.
+
+The bytes of a request are read and checked by ``requests``. A connection is closed after a request
+that is not valid, so that no byte of it is read as the next request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import ipaddress
+import os
+import re
 import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from covey.errors import CoveyError
+from covey.errors import CoveyError, DatasetError, escape
 from covey.view.messages import JSON, Query, RequestError, Response, json_response
+from covey.view.requests import Receiver, RequestHead, send
 from covey.view.session import Session
 
 Handler = Callable[[Session, Query], Response]
 
 LOOPBACK = "127.0.0.1"
 
-MAX_BODY_BYTES = 1 << 20
 MAX_CONNECTIONS = 256
-READ_TIMEOUT_S = 30
+MAX_RUNNING = 8
+"""Maximum number of requests that are answered at the same time; each may need memory."""
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -48,6 +54,9 @@ _POLICY = (
 )
 _NOTEBOOKS = "http://localhost:* http://127.0.0.1:*"
 
+_METHODS = "GET, HEAD, POST"
+_GO_ON = b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><a href="/">covey view</a>'
+
 
 def load_page() -> dict[str, Response]:
     """Return the files of the page, by URL path."""
@@ -60,7 +69,7 @@ def load_page() -> dict[str, Response]:
     return files
 
 
-class Server(ThreadingHTTPServer):
+class Server(ThreadingTCPServer):
     """Answers requests in threads, until it is closed.
 
     Args:
@@ -70,11 +79,19 @@ class Server(ThreadingHTTPServer):
         port: Port; 0 for any.
         posts: URL paths that accept POST; all others accept GET.
         allow_frames: Whether local pages, notebooks for instance, may embed the page.
+        max_connections: Maximum number of connections; an idle one is closed for another one.
+
+    Raises:
+        DatasetError: If the address cannot be bound, because another process uses the port for
+            instance.
     """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+    # The port can be used again at once. On Windows, two processes could use it at the same time.
+    allow_reuse_address = os.name == "posix"
+    allow_reuse_port = False
 
     def __init__(
         self,
@@ -85,6 +102,7 @@ class Server(ThreadingHTTPServer):
         port: int = 0,
         posts: frozenset[str] = frozenset(),
         allow_frames: bool = False,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.session = session
         self.routes = routes
@@ -93,12 +111,28 @@ class Server(ThreadingHTTPServer):
         self.page = load_page()
         self.policy = _POLICY.format(frames=_NOTEBOOKS if allow_frames else "'none'")
         self.run_id = secrets.token_hex(8)
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.host = host
+        self.is_loopback = is_loopback(host)
+        self.running = threading.BoundedSemaphore(MAX_RUNNING)
+        self._once: set[str] = set()
+        self._lock = threading.Lock()
+        self._max_connections = max_connections
+        self._receivers: dict[socket.socket, Receiver] = {}  # the oldest is the first
         if ":" in host:
             self.address_family = socket.AF_INET6
-        self.host = host
-        super().__init__((host, port), RequestHandler)
-        self.is_loopback = _is_loopback(host)
+        try:
+            super().__init__((host, port), Connection)
+        except OSError as error:
+            raise DatasetError(
+                f"cannot bind to {host}: {error.strerror or error}",
+                option="port",
+                found=port,
+                allowed="a port that is not in use, or 0 for any",
+            ) from error
+        except OverflowError:
+            raise DatasetError(
+                option="port", found=port, allowed="an integer from 0 to 65535"
+            ) from None
 
     @property
     def port(self) -> int:
@@ -110,10 +144,30 @@ class Server(ThreadingHTTPServer):
         """Name of the cookie: cookies are shared by all ports of a host."""
         return f"covey-{self.port}"
 
-    def url(self, host: str | None = None) -> str:
-        """Return the URL of the page, with the token."""
+    def url(self, host: str | None = None, *, once: bool = False) -> str:
+        """Return the URL of the page, with the token.
+
+        Args:
+            host: Name of this machine (default: the address that the server is bound to).
+            once: Use a token for one request only. All users of the machine see the command line of
+                a browser.
+        """
+        token = self.token
+        if once:
+            token = secrets.token_urlsafe(32)
+            with self._lock:
+                self._once.add(token)
         name = host or ("localhost" if self.host in ("", "0.0.0.0", "::") else self.host)
-        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/?token={self.token}"
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/?token={token}"
+
+    def accepts_token(self, token: str) -> bool:
+        """Return whether the token of a URL is valid."""
+        if _same(token, self.token):
+            return True
+        with self._lock:
+            found = next((each for each in self._once if _same(token, each)), None)
+            self._once.discard(found or "")
+            return found is not None
 
     def accepts_host(self, header: str | None) -> bool:
         """Return whether a Host header is an address of this server, not a name of another site."""
@@ -124,134 +178,169 @@ class Server(ThreadingHTTPServer):
             name, port = found.hostname, found.port
         except ValueError:
             return False
-        if name is None or port != self.port or found.netloc != header or "@" in header:
+        if name is None or found.netloc != header or "@" in header:
             return False
-        if name == "localhost" or _is_loopback(name):
+        if (80 if port is None else port) != self.port:
+            return False
+        if is_loopback(name):
             return True
         # A page of another site can only use a name, which DNS resolves to this machine.
-        return not self.is_loopback and (_is_address(name) or name == socket.gethostname().lower())
+        names = (self.host.lower(), socket.gethostname().lower())
+        return not self.is_loopback and (_is_address(name) or name in names)
+
+    # Connections.
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._slots.release()
-            raise
+        with self._lock:
+            if len(self._receivers) >= self._max_connections:
+                waiting = (each for each, found in self._receivers.items() if found.is_waiting)
+                oldest = next(waiting, request)
+                self._receivers.pop(oldest, None)
+                _disconnect(oldest)
+            if len(self._receivers) < self._max_connections:
+                self._receivers[request] = Receiver(request)
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+    def receiver(self, connection: socket.socket) -> Receiver | None:
+        """Return the reader of a connection; None if it was closed in favour of another one."""
+        with self._lock:
+            return self._receivers.get(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._receivers.pop(request, None)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Close the port and all connections."""
+        super().server_close()
+        with self._lock:
+            for each in self._receivers:
+                _disconnect(each)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
-        if not isinstance(error, (OSError, TimeoutError)):  # a client that disconnects
-            print(f"covey view: {type(error).__name__}: {error}", file=sys.stderr)
+        if not isinstance(error, OSError):  # a client that disconnects, or a timeout
+            _report(error)
 
 
-class RequestHandler(BaseHTTPRequestHandler):
+class Connection(BaseRequestHandler):
     """Answers the requests of one connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"
-    timeout = READ_TIMEOUT_S
-    server_version = "covey"
-    sys_version = ""
+    request: socket.socket
 
-    def do_GET(self) -> None:  # noqa: N802
-        """Answer a GET request."""
-        self._answer("GET")
+    def handle(self) -> None:
+        """Answer requests until one of them is not valid, or the last one."""
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        receiver = self.server.receiver(self.request)
+        is_last = receiver is None
+        while receiver is not None and not is_last:
+            is_head = False
+            extra: Mapping[str, str] = {}
+            try:
+                head = receiver.head()
+                if head is None:
+                    return
+                is_last, is_head = head.is_last, head.method == "HEAD"
+                response, extra = self._answer(head, receiver)
+            except RequestError as error:
+                # Its body may not have been read.
+                is_last, response = True, _error_response(error, error.status)
+            if response.status == 405:
+                extra = {"Allow": _METHODS}
+            self._send(response, extra, is_head=is_head, is_last=is_last)
+            if is_last:
+                receiver.drain()
 
-    def do_HEAD(self) -> None:  # noqa: N802
-        """Answer a HEAD request."""
-        self._answer("GET")
+    def _answer(self, head: RequestHead, receiver: Receiver) -> tuple[Response, Mapping[str, str]]:
+        """Return the response to a request whose client is known, and further headers of it.
 
-    def do_POST(self) -> None:  # noqa: N802
-        """Answer a POST request."""
-        self._answer("POST")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a URL may have the token."""
-
-    def _answer(self, method: str) -> None:
+        Raises:
+            RequestError: If the connection must be closed.
+        """
+        if head.method not in _METHODS.split(", "):
+            raise RequestError(f"{head.method} is not allowed", 405)
+        size = head.body_bytes
+        token = self._check_client(head)
+        if size and head.headers.get("expect", "").lower() == "100-continue":
+            send(self.request, b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = receiver.body(size)
         try:
-            body = self._read_body() if method == "POST" else b""
-            response, headers = self._find_response(method, body)
+            if token is not None:
+                return self._set_cookie(head)
+            return self._find_response(head, body)
         except RequestError as error:
-            response, headers = _error_response(error, error.status), {}
-            if error.status in (403, 411, 413, 421):
-                self.close_connection = True
+            return _error_response(error, error.status), {}
         except CoveyError as error:
-            response, headers = _error_response(error, 400), {}
-        except (OSError, MemoryError) as error:
-            response, headers = _error_response(error, 500), {}
+            return _error_response(error, 400), {}
         except Exception as error:
-            print(f"covey view: {self.path.partition('?')[0][:200]!r}: {error!r}", file=sys.stderr)
-            response, headers = _error_response(error, 500), {}
-        self._send(response, headers)
+            _report(error, head.path)
+            return _error_response(error, 500), {}
 
-    def _read_body(self) -> bytes:
-        text = self.headers.get("Content-Length", "")
-        if not (text.isascii() and text.isdigit() and len(text) < 12):
-            raise RequestError("the request has no Content-Length", 411)
-        if int(text) > MAX_BODY_BYTES:
-            raise RequestError(f"the body is longer than {MAX_BODY_BYTES:,} bytes", 413)
-        return self.rfile.read(int(text))
-
-    def _find_response(self, method: str, body: bytes) -> tuple[Response, dict[str, str]]:
-        server = self.server
-        if not server.accepts_host(self.headers.get("Host")):
+    def _check_client(self, head: RequestHead) -> str | None:
+        """Raise RequestError if the client may not ask; return the token that it has in the URL."""
+        server, headers = self.server, head.headers
+        if not server.accepts_host(headers.get("host")):
             raise RequestError("the Host header is not an address of this server", 421)
-        origin = self.headers.get("Origin")
-        if origin is not None and origin != f"http://{self.headers['Host']}":
+        if headers.get("origin", own := f"http://{headers['host']}") != own:
             raise RequestError("the request is from another site", 403)
-        path, _, text = self.path.partition("?")
-        query = Query(text, body)
-        if "token" in query:
-            if method != "GET" or not _same(query.string("token"), server.token):
+        # Browsers send cookies to all ports of a host. Other pages may only open this one.
+        is_other = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+        opens_page = head.method == "GET" and head.path == "/"
+        if is_other and not (opens_page and headers.get("sec-fetch-mode") == "navigate"):
+            raise RequestError("the request is from another site", 403)
+        token = Query(head.query).optional("token")
+        if token is not None:
+            if head.method == "POST" or not server.accepts_token(token):
                 raise RequestError("the token is not valid", 403)
-            return self._set_cookie(path)
-        if not self._has_cookie():
+        elif not self._has_cookie(head):
             raise RequestError("open the URL that `covey view` printed; it has a token", 403)
+        return token
+
+    def _has_cookie(self, head: RequestHead) -> bool:
+        # Other servers of this host may set cookies of any form, also of the same name.
+        cookies = (
+            each.strip().partition("=") for each in head.headers.get("cookie", "").split(";")
+        )
+        values = [value for name, _, value in cookies if name == self.server.cookie]
+        return any(_same(each, self.server.token) for each in values)
+
+    def _find_response(self, head: RequestHead, body: bytes) -> tuple[Response, Mapping[str, str]]:
+        server, path = self.server, head.path
         # Only fixed responses of this run have a tag, so that it is known before the response is.
-        tag = '"' + hashlib.blake2b(f"{server.run_id} {self.path}".encode()).hexdigest()[:32] + '"'
-        if method == "GET" and self.headers.get("If-None-Match") == tag:
+        tag = f'"{hashlib.blake2b(f"{server.run_id} {head.target}".encode()).hexdigest()[:32]}"'
+        if head.method != "POST" and head.headers.get("if-none-match") == tag:
             return Response(b"", JSON, 304), {"ETag": tag}
-        if path in server.page:
+        if path in server.routes:
+            if (head.method == "POST") != (path in server.posts):
+                raise RequestError(f"{head.method} is not allowed here", 405)
+            with server.running:
+                response = server.routes[path](server.session, Query(head.query, body))
+        elif path in server.page and head.method != "POST":
             response = server.page[path]
-        elif path in server.routes:
-            if (method == "POST") != (path in server.posts):
-                raise RequestError(f"{method} is not allowed here", 405)
-            response = server.routes[path](server.session, query)
         else:
             raise RequestError("there is no such page", 404)
         if response.is_fixed:
             return response, {"ETag": tag, "Cache-Control": "private, no-cache"}
         return response, {}
 
-    def _set_cookie(self, path: str) -> tuple[Response, dict[str, str]]:
+    def _set_cookie(self, head: RequestHead) -> tuple[Response, Mapping[str, str]]:
         server = self.server
-        if path not in server.page:
+        if head.path != "/":
             raise RequestError("there is no such page", 404)
         headers = {
             "Set-Cookie": f"{server.cookie}={server.token}; HttpOnly; SameSite=Strict; Path=/",
-            "Location": path,
         }
-        return Response(b"", "text/plain", 303), headers
+        if head.headers.get("sec-fetch-site") == "cross-site":
+            # The cookie is not sent after a redirect of a link in another site.
+            return Response(_GO_ON, _TYPES[".html"]), headers
+        return Response(b"", "text/plain", 303), {**headers, "Location": "/"}
 
-    def _has_cookie(self) -> bool:
-        try:
-            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
-        except CookieError:
-            return False
-        return found is not None and _same(found.value, self.server.token)
-
-    def _send(self, response: Response, headers: Mapping[str, str]) -> None:
-        fixed = {
+    def _send(
+        self, response: Response, extra: Mapping[str, str], *, is_head: bool, is_last: bool
+    ) -> None:
+        headers = {
             "Content-Type": response.content_type,
             "Content-Length": str(len(response.body)),
             "Cache-Control": "no-store",
@@ -260,26 +349,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",
+            **({"Connection": "close"} if is_last else {}),
+            **extra,
         }
         if response.filename is not None:
-            fixed["Content-Disposition"] = f'attachment; filename="{response.filename}"'
-        if self.close_connection:
-            fixed["Connection"] = "close"
-        self.send_response(response.status, HTTPStatus(response.status).phrase)
-        for name, value in {**fixed, **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD" and response.status != 304:
-            self.wfile.write(response.body)
-
-    def send_error(
-        self, code: int, message: str | None = None, explain: str | None = None
-    ) -> None:
-        """Send the error of a request that is not valid HTTP."""
-        self.close_connection = True
-        self.command = getattr(self, "command", None) or "GET"
-        self.request_version = getattr(self, "request_version", None) or "HTTP/1.1"
-        self._send(_error_response(RequestError(message or "the request is not valid"), code), {})
+            name = re.sub(r"[^\w.-]", "_", response.filename, flags=re.ASCII)[:100]
+            headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        phrase = HTTPStatus(response.status).phrase
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        head = "\r\n".join([f"HTTP/1.1 {response.status} {phrase}", *lines, "", ""])
+        send(self.request, head.encode("ascii"))
+        if not is_head:
+            send(self.request, response.body)
 
 
 def _error_response(error: BaseException, status: int) -> Response:
@@ -287,6 +368,16 @@ def _error_response(error: BaseException, status: int) -> Response:
     message = str(error) if is_known else f"{type(error).__name__}: {error}"
     content = {"error": message[:4000], "type": type(error).__name__}
     return Response(json_response(content).body, JSON, status)
+
+
+def _report(error: BaseException | None, path: str = "") -> None:
+    print(escape(f"covey view: {path[:200]} {error!r}"), file=sys.stderr)
+
+
+def _disconnect(connection: socket.socket) -> None:
+    """End a connection; its thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _same(given: str, expected: str) -> bool:
@@ -301,5 +392,6 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Return whether only this machine can connect to an address."""
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.dataset.dataset import Dataset
+from covey.errors import CoveyError
 from covey.urls import shown
 from covey.view.cache import ByteCache
 from covey.view.messages import Query, RequestError
+from covey.view.search import SizeOrders
 
 if TYPE_CHECKING:
     from covey.dataset.layout import Layout
@@ -54,6 +56,7 @@ class Session:
         self.path = path
         self.layout = layout
         self.images = ByteCache(MAX_IMAGE_BYTES)
+        self.sizes = SizeOrders()
         self.code = code
         self.storage_options = storage_options
         self.loader = loader
@@ -92,12 +95,13 @@ class Session:
                 path, split=name, label=label, storage_options=storage_options, progress=progress
             )
 
+        given = "" if label is None else f", label={label!r}"
         return cls(
             shown(str(path)),
             {name: opener(name) for name in names},
             path=str(path),
             layout=layout,
-            code=f"covey.open({shown(str(path))!r}, split={{split!r}})",
+            code=f"covey.open({shown(str(path))!r}, split={{split!r}}{given})",
             storage_options=storage_options,
         )
 
@@ -126,6 +130,22 @@ class Session:
             if split not in self._datasets:
                 self._datasets[split] = self._open[split]()
             return self._datasets[split]
+
+    def open_all(self) -> dict[str, CoveyError | OSError]:
+        """Open all splits, and return the errors of those that cannot be opened.
+
+        Raises:
+            CoveyError, OSError: If none of them can be opened.
+        """
+        errors: dict[str, CoveyError | OSError] = {}
+        for split in self._open:
+            try:
+                self.open(split)
+            except (CoveyError, OSError) as error:
+                errors[split] = error
+        if errors and len(errors) == len(self._open):
+            raise next(iter(errors.values()))
+        return errors
 
     def close(self) -> None:
         """Close the datasets that the session opened."""

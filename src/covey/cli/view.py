@@ -1,0 +1,84 @@
+"""``covey view``: show a dataset in the browser."""
+
+from __future__ import annotations
+
+import argparse
+
+from covey.cli.options import add_path, add_progress, count, shows_progress, storage_options
+from covey.cli.output import print_message
+
+SUMMARY = "show the examples, the classes and the batches of a dataset in the browser"
+
+EXAMPLES = """\
+The URL of the page is printed on a line of its own, and opened in the browser. It has a token,
+without which the server answers no request. Ctrl-C ends the server, which changes no file.
+
+examples:
+  covey view data/birds
+  covey view data/birds --embeddings birds.npy --split test
+  covey view s3://bucket/birds --port 8080 --no-browser
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_path(parser)
+    parser.add_argument(
+        "--label",
+        metavar="NAME",
+        help="label feature, or @file (default: that of the index, or a feature with a common "
+        "name)",
+    )
+    parser.add_argument(
+        "--embeddings",
+        metavar="FILE",
+        help=".npy file with a vector for each example of the split (default: the first split)",
+    )
+    parser.add_argument(
+        "--port", metavar="N", type=count, default=0, help="port of the server; 0 for any (default)"
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address to bind to (default: %(default)s, which other machines cannot connect to)",
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
+    add_progress(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    from covey.view import View
+    from covey.view.embeddings import Embeddings
+    from covey.view.server import is_loopback
+    from covey.view.session import Session
+
+    session = Session.of_path(
+        options.path,
+        split=options.split,
+        label=options.label,
+        storage_options=storage_options(options),
+        progress=shows_progress(options),
+    )
+    try:
+        # Before the page asks for them: indexing shows its progress, and errors are printed.
+        for split, error in session.open_all().items():
+            print_message(f"warning: split {split!r} cannot be opened: {error}")
+        if options.embeddings is not None:
+            session.embeddings = Embeddings.of(session, options.embeddings)
+        is_local = is_loopback(options.host)
+        view = View(session, host=options.host, port=options.port, allow_frames=is_local)
+    except BaseException:
+        session.close()
+        raise
+    with view:
+        if not is_local:
+            print_message(
+                f"warning: other machines can connect to {options.host}; connections are not "
+                "encrypted, and the URL gives access to all examples"
+            )
+        print(view.url, flush=True)
+        if not options.no_browser and not view.open_browser() and not options.quiet:
+            print_message("no browser was found; open the URL, and press Ctrl-C to end")
+        view.wait()
