@@ -111,30 +111,26 @@ def plan_pieces(
     found: list[Piece] = []
     shared: list[Input] = []
     for (split, part), weight in zip(parts, weights, strict=True):
-        share = round(wanted * weight / total)
-        ranges: list[tuple[int, int | None]] = [(0, part.length)]
-        is_divided = part.length is not None and (part.can_be_divided or divide_all)
-        if is_divided and part.length is not None:
-            count = max(1, min(share, part.length))
-            cuts = [part.length * i // count for i in range(count + 1)]
-            ranges = [(a, b - a) for a, b in itertools.pairwise(cuts)]
+        ranges: Iterable[tuple[int, int | None]] = [(0, None)]
+        if part.length is not None and (part.can_be_divided or divide_all):
+            ranges = _divide(part.length, wanted * weight / total)
         is_list = isinstance(part.items, (list, tuple))
         is_local = not is_list and not _can_be_sent(part)
         source = None
         if not is_list and not is_local:
             source = len(shared)
             shared.append(part)
-        for begin, size in ranges:
+        for begin, end in ranges:
             payload: Input | None = part if source is None else None
-            if is_list and payload is not None:
-                payload = _slice(payload, begin, size)
+            if is_list and end is not None:
+                payload = _slice(part, begin, end)
             found.append(
                 Piece(
                     index=len(found),
                     split=split,
                     first=part.first + begin,
                     path=part.path,
-                    count=size if is_divided else None,
+                    count=None if end is None else end - begin,
                     source=source,
                     begin=begin,
                     payload=payload,
@@ -191,11 +187,19 @@ class _Slice:
         return self.items[begin - self.begin : end - self.begin]
 
 
-def _slice(part: Input, begin: int, size: int | None) -> Input:
-    assert size is not None
+def _slice(part: Input, begin: int, end: int) -> Input:
     items: Any = part.items
-    kept = _Slice(items[begin : begin + size], begin)
-    return replace(part, items=kept, length=begin + size + 1)  # never read as a whole
+    kept = _Slice(items[begin:end], begin)
+    return replace(part, items=kept, length=end + 1)  # never read as a whole
+
+
+def _divide(length: int, share: float) -> Iterator[tuple[int, int]]:
+    """Return the begin and the end of ranges of about the same length; ``share`` is their number.
+
+    There is at least one range, and none is empty unless the length is 0.
+    """
+    count = max(1, min(round(share), length))
+    return itertools.pairwise(length * i // count for i in range(count + 1))
 
 
 def plan_tables(
@@ -207,9 +211,7 @@ def plan_tables(
     found: list[Piece] = []
     split = 0
     for table, rows in zip(tables, counts, strict=True):
-        count = max(1, min(rows, round(wanted * rows / max(1, sum(counts)))))
-        cuts = [rows * i // count for i in range(count + 1)]
-        for begin, end in itertools.pairwise(cuts):
+        for begin, end in _divide(rows, wanted * rows / max(1, sum(counts))):
             found.append(
                 Piece(
                     index=len(found),
