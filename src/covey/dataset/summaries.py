@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.dataset.dataset import Dataset
-from covey.schema import ClassLabel, Feature, Image
+from covey.schema import ClassLabel, Feature, Features, Image
 from covey.schema.codec import row_of
 from covey.schema.images import read_header
 from covey.urls import shown
@@ -41,23 +41,36 @@ def read_examples(
     for begin in range(0, len(ids), _MAX_READ_EXAMPLES):
         part = np.array(ids[begin : begin + _MAX_READ_EXAMPLES], np.int64)
         columns = dataset.decode(features, part)
-        labels = None if dataset.label is None else dataset.labels_of(part).tolist()
         for row, number in enumerate(part.tolist()):
-            example = row_of(columns, row)
-            place = dataset.place(number)
-            yield {
-                "id": number,
-                "class": None
-                if labels is None
-                else {"id": labels[row], "name": dataset.class_name(labels[row])},
-                "shard": shown(place.name),
-                "record": place.record,
-                "offset": place.offset,
-                "values": {
-                    name: summarize(features.find(example, name), kind)
-                    for name, kind in features.items()
-                },
-            }
+            yield describe_example(dataset, features, row_of(columns, row), number)
+
+
+def describe_example(
+    dataset: Dataset, features: Features, example: dict[str, Any], number: int
+) -> dict[str, Any]:
+    """Return the summary of an example: id, class, location and values.
+
+    Args:
+        dataset: The dataset.
+        features: Features of `example`.
+        example: The values.
+        number: Id of the example.
+    """
+    place = dataset.place(number)
+    found = None
+    if dataset.label is not None:
+        label = int(dataset.labels_of(np.array([number], np.int64))[0])
+        found = {"id": label, "name": dataset.class_name(label)}
+    return {
+        "id": number,
+        "class": found,
+        "shard": shown(place.name),
+        "record": place.record,
+        "offset": place.offset,
+        "values": {
+            name: summarize(features.find(example, name), kind) for name, kind in features.items()
+        },
+    }
 
 
 def summarize(value: Any, feature: Feature) -> Any:

@@ -1,4 +1,9 @@
-"""Examples: which ones match a filter, and their values."""
+"""Examples: which ones match a filter, their values, and their export.
+
+The summary of a string of more than :data:`MAX_STRING` characters is ``{"kind": "string", "text",
+"length", "truncated": true}``. The summary of an array that is displayed as an image has a
+``picture``: its height and width.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._html import as_pixels
 from covey.dataset.dataset import Dataset
-from covey.dataset.summaries import read_examples
+from covey.dataset.summaries import describe_example
 from covey.errors import CoveyError
-from covey.view import media
+from covey.schema import Features
+from covey.schema.codec import row_of
+from covey.view import export, media
 from covey.view.messages import Query, RequestError, Response, json_response
+from covey.view.search import (
+    ORDERS,
+    SCAN_TIMEOUT_S,
+    Candidates,
+    Members,
+    Predicate,
+    SizeOrder,
+    scan,
+)
 from covey.view.server import Handler
 from covey.view.session import Session
 
@@ -21,52 +38,47 @@ MAX_READ_EXAMPLES = 200
 """Maximum number of examples of a response."""
 MAX_STRING = 20_000
 """Most characters of a string."""
+MAX_LISTED_STRING = 1000
+"""Most characters of a string in an array."""
 
-
-class Candidates:
-    """The examples of a split, or of one of its classes, in the order of their ids.
-
-    Args:
-        dataset: The split.
-        class_id: The class; None for all examples.
-    """
-
-    def __init__(self, dataset: Dataset, class_id: int | None) -> None:
-        self._by_class: NDArray[Any] | None = None
-        self._first = 0
-        self.length = len(dataset)
-        if class_id is not None:
-            table = dataset.classes
-            position = table.position(class_id)
-            self._by_class = table.by_class
-            self._first = int(table.firsts[position])
-            self.length = int(table.counts[position])
-
-    def slice(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return the ids at some positions."""
-        end = min(end, self.length)
-        if self._by_class is None:
-            return np.arange(begin, max(begin, end), dtype=np.int64)
-        return self._by_class[self._first + begin : self._first + end].astype(np.int64)
+# Records of an example that are read to summarize it; a larger one is not read.
+_MAX_RECORD_BYTES = 256 << 20
+_MAX_READ_BYTES = 16 << 20
 
 
 def find(session: Session, query: Query) -> Response:
-    """Return the ids of examples."""
+    """Return the ids of examples of a split or a class, in pages.
+
+    Without a feature to compare, the cursor is the position of the first example, so that a page
+    can begin anywhere.
+    """
     dataset = session.dataset(query)
     class_id = query.integer("class", low=-(2**63)) if query.optional("class") else None
+    order = query.choice("order", ORDERS, "id")
     limit = query.integer("limit", 200, low=1, high=MAX_FOUND)
     cursor = query.integer("cursor", 0)
-    candidates = Candidates(dataset, class_id)
-    ids = candidates.slice(cursor, cursor + limit)
+    predicate = Predicate.parse(dataset.features, query)
+    members = Members(dataset, class_id)
+    candidates: Candidates = members
+    if order != "id":
+        key = query.string("split", ""), class_id, order
+        search = session.sizes.get(key, lambda: SizeOrder(members, largest=order == "largest"))
+        if not search.advance(SCAN_TIMEOUT_S):
+            content = {"ids": [], "cursor": cursor, "scanned": search.scanned}
+            return json_response({**content, "total": members.length, "corrupt": 0})
+        candidates = search.found()
+    if predicate is not None:
+        found = scan(dataset, candidates, predicate, cursor, limit)
+        content = {"ids": found.ids, "cursor": found.cursor, "scanned": found.scanned}
+        total = len(found.ids) if found.cursor is None and cursor == 0 else None
+        return json_response(
+            {**content, "of": candidates.length, "total": total, "corrupt": found.corrupt}
+        )
+    ids = candidates.slice(cursor, cursor + limit).tolist()
     end = cursor + len(ids)
-    return json_response(
-        {
-            "ids": ids.tolist(),
-            "cursor": end if len(ids) and end < candidates.length else None,
-            "scanned": end,
-            "total": candidates.length,
-        }
-    )
+    following = end if ids and end < candidates.length else None
+    content = {"ids": ids, "cursor": following, "scanned": end}
+    return json_response({**content, "total": candidates.length, "corrupt": 0})
 
 
 def examples(session: Session, query: Query) -> Response:
@@ -80,40 +92,73 @@ def examples(session: Session, query: Query) -> Response:
 
 def read_summaries(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return summaries of examples; one that cannot be read has an error."""
-    sizes = dataset.raw.lengths(ids).tolist()
+    sizes = dataset.raw.lengths(ids)
     found: list[dict[str, Any]] = []
-    try:
-        found = list(read_examples(dataset, ids.tolist()))
-    except (CoveyError, OSError):
-        found = [_read_one(dataset, number) for number in ids.tolist()]
-    for example, size in zip(found, sizes, strict=True):
+    # Examples of up to some bytes in all are read together.
+    groups = np.flatnonzero(np.diff(np.cumsum(sizes) // _MAX_READ_BYTES)) + 1
+    for part in np.split(ids, groups):
+        found += _read(dataset, part)
+    for example, size in zip(found, sizes.tolist(), strict=True):
         example["bytes"] = size
-        for name, value in example.get("values", {}).items():
-            example["values"][name] = _cut(value)
     return found
 
 
-def _read_one(dataset: Dataset, number: int) -> dict[str, Any]:
+def _read(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
     try:
-        return next(read_examples(dataset, [number]))
+        if len(ids) == 1 and int(dataset.raw.lengths(ids)[0]) > _MAX_RECORD_BYTES:
+            raise RequestError("the record is too large to be displayed")
+        columns = dataset.decode(dataset.features, ids)
+        return [_summarize(dataset, dataset.features, columns, ids, row) for row in range(len(ids))]
     except (CoveyError, OSError) as error:
-        return {"id": number, "error": str(error)}
+        if len(ids) == 1:
+            return [_failed(dataset, int(ids[0]), error)]
+    # One of the examples cannot be read.
+    return [found for number in ids for found in _read(dataset, np.array([number], np.int64))]
 
 
-def _cut(value: Any) -> Any:
-    """Return a summary with strings of bounded lengths."""
-    if isinstance(value, str) and len(value) > MAX_STRING:
-        return {
-            "kind": "string",
-            "text": value[:MAX_STRING],
-            "length": len(value),
-            "truncated": True,
-        }
-    return value
+def _summarize(
+    dataset: Dataset, features: Features, columns: dict[str, Any], ids: NDArray[np.int64], row: int
+) -> dict[str, Any]:
+    example = row_of(columns, row)
+    described = describe_example(dataset, features, example, int(ids[row]))
+    values = described["values"]
+    for name in values:
+        values[name] = _bounded(values[name], features.find(example, name))
+    return described
+
+
+def _failed(dataset: Dataset, number: int, error: Exception) -> dict[str, Any]:
+    """Return an example that cannot be read: where it is, and why."""
+    found: dict[str, Any] = {"id": number, "error": str(error)}
+    try:
+        found |= describe_example(dataset, Features({}), {}, number)
+    except (CoveyError, OSError):  # neither can its row in the index
+        return found
+    del found["values"]
+    return found
+
+
+def _bounded(summary: Any, value: Any) -> Any:
+    """Return a summary with strings of bounded lengths; that of an image with its size."""
+    if isinstance(summary, str) and len(summary) > MAX_STRING:
+        text = summary[:MAX_STRING]
+        return {"kind": "string", "text": text, "length": len(summary), "truncated": True}
+    if not isinstance(summary, dict):
+        return summary
+    if "first" in summary:
+        summary["first"] = [
+            each[:MAX_LISTED_STRING] if isinstance(each, str) else each for each in summary["first"]
+        ]
+    if summary.get("kind") == "array":
+        pixels = as_pixels(value)
+        if pixels is not None:
+            summary["picture"] = list(pixels.shape[:2])
+    return summary
 
 
 ROUTES: dict[str, Handler] = {
     "/api/find": find,
     "/api/examples": examples,
     **media.ROUTES,
+    **export.ROUTES,
 }

@@ -1,0 +1,446 @@
+"""Search in a split: the examples of a class, those with a value, the largest ones.
+
+A scan stops after a short time and returns a cursor, the position to resume at; nothing of it is
+stored. Only the search for the largest records is stored, because it has to see all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.arrays import RaggedArray, SparseBatch, StringArray
+from covey.dataset.dataset import Dataset
+from covey.errors import CoveyError
+from covey.index import Index, index_names
+from covey.index.read import MAX_READ_BYTES, ArrayFile
+from covey.schema import ClassLabel, Features, Image
+from covey.view.messages import Query, RequestError
+
+Ids = NDArray[np.int64]
+
+OPERATORS = ("contains", "equals", "less", "greater", "nan")
+ORDERS = ("id", "largest", "smallest")
+
+SCAN_TIMEOUT_S = 0.3
+"""Time after which a scan returns what it found."""
+MAX_ORDERED = 10_000
+"""Number of records that are sorted by size."""
+
+# Examples and bytes that are read at once; the first read of a scan is small.
+_FIRST_READ_EXAMPLES = 256
+_MAX_READ_EXAMPLES = 8192
+_MAX_READ_BYTES = 8 << 20
+_ROWS_BYTES = 4 << 20
+# A class with more examples is found faster in all rows of the index than row by row.
+_MAX_SCATTERED = 100_000
+
+
+class Candidates(Protocol):
+    """Examples in the order in which they are found."""
+
+    @property
+    def length(self) -> int:
+        """Number of examples."""
+
+    def slice(self, begin: int, end: int) -> Ids:
+        """Return the ids at some positions."""
+
+
+class Members:
+    """The examples of a split, or of one of its classes, in the order of their ids.
+
+    Args:
+        dataset: The split.
+        class_id: The class; None for all examples.
+    """
+
+    def __init__(self, dataset: Dataset, class_id: int | None = None) -> None:
+        self.dataset = dataset
+        self.class_id = class_id
+        self.length = len(dataset)
+        self._by_class: NDArray[Any] | None = None
+        self._first = 0
+        if class_id is not None:
+            table = dataset.classes
+            position = table.position(class_id)
+            self._by_class = table.by_class
+            self._first = int(table.firsts[position])
+            self.length = int(table.counts[position])
+
+    def slice(self, begin: int, end: int) -> Ids:
+        """Return the ids at some positions."""
+        end = min(end, self.length)
+        begin = min(begin, end)
+        if self._by_class is None:
+            return np.arange(begin, end, dtype=np.int64)
+        return self._by_class[self._first + begin : self._first + end].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Examples in the order of a list."""
+
+    ids: Ids
+
+    @property
+    def length(self) -> int:
+        """Number of examples."""
+        return len(self.ids)
+
+    def slice(self, begin: int, end: int) -> Ids:
+        """Return the ids at some positions."""
+        return self.ids[begin:end]
+
+
+# Values.
+
+
+@dataclass(frozen=True, eq=False)
+class Predicate:
+    """A condition of a feature. An array matches if any of its values does.
+
+    Strings are compared without regard to case by ``contains``. A class matches by its id or by
+    its name. Of a sparse tensor, the stored values are compared.
+
+    Args:
+        features: The feature alone.
+        name: Its name.
+        operator: One of :data:`OPERATORS`.
+        value: The value to compare with.
+    """
+
+    features: Features
+    name: str
+    operator: str
+    value: str = ""
+
+    @classmethod
+    def parse(cls, features: Features, query: Query) -> Predicate | None:
+        """Return the predicate of a request; None if it has none."""
+        name = query.optional("feature")
+        if name is None:
+            return None
+        if name not in features:
+            raise RequestError(f"there is no feature {name[:100]!r}", 404)
+        operator = query.choice("op", OPERATORS)
+        found = cls(features.select([name]), name, operator, query.string("value", ""))
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raise RequestError if the operator or the value does not suit the feature."""
+        feature = self.features[self.name]
+        if isinstance(feature, Image):
+            raise RequestError(f"{self.name[:100]!r} is an image, which has no value to compare")
+        is_string = getattr(feature, "dtype", "") in ("str", "bytes")
+        has_names = isinstance(feature, ClassLabel) and feature.names is not None
+        allowed = ("contains", "equals") if is_string else ("equals", "less", "greater", "nan")
+        if has_names:
+            allowed = (*allowed, "contains")
+        if self.operator not in allowed:
+            raise RequestError(
+                f"{self.name[:100]!r} is {feature.summary}; op must be one of {', '.join(allowed)}"
+            )
+        if self.operator == "nan" or is_string or (has_names and not _is_number(self.value)):
+            return
+        if not _is_number(self.value):
+            raise RequestError(f"value is {self.value[:40]!r}; must be a number")
+
+    def matches(self, dataset: Dataset, ids: Ids) -> NDArray[np.bool_]:
+        """Return which of some examples match."""
+        column = self.features.find(dataset.decode(self.features, ids), self.name)
+        if self._wanted is not None:
+            known = (column >= 0) & (column < len(self._wanted))
+            return np.asarray(known & self._wanted[np.where(known, column, 0)])
+        values, splits = _flatten(column)
+        if isinstance(values, StringArray):
+            strings = values.to_numpy((len(values.offsets) - 1,)).tolist()
+            found = self._match_strings(strings)
+        else:
+            found = compare(values, self.operator, self.value)
+        return found if splits is None else any_of_rows(found, splits)
+
+    @cached_property
+    def _wanted(self) -> NDArray[np.bool_] | None:
+        """Which classes match by their names; None if names are not compared."""
+        feature = self.features[self.name]
+        names = feature.names if isinstance(feature, ClassLabel) else None
+        if names is None or self.operator not in ("contains", "equals"):
+            return None
+        wanted = np.append(self._match_strings(list(names)), False)  # never empty
+        number = _to_integer(self.value) if _is_number(self.value) else None
+        if self.operator == "equals" and number is not None and 0 <= number < len(names):
+            wanted[number] = True
+        return wanted
+
+    def _match_strings(self, strings: list[Any]) -> NDArray[np.bool_]:
+        decoded = (
+            each.decode(errors="replace") if isinstance(each, bytes) else each for each in strings
+        )
+        if self.operator == "equals":
+            return np.fromiter((each == self.value for each in decoded), bool, len(strings))
+        wanted = self.value.casefold()
+        return np.fromiter((wanted in each.casefold() for each in decoded), bool, len(strings))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return len(text) <= 100 and math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _flatten(column: Any) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return all values of a column as one array, and the range of each row; None if it is 1."""
+    if isinstance(column, SparseBatch):
+        column = column.values
+    splits: NDArray[np.int64] | None = None
+    while isinstance(column, RaggedArray):
+        splits = column.row_splits if splits is None else column.row_splits[splits]
+        column = column.values
+    if isinstance(column, StringArray):
+        count, rows = len(column.offsets) - 1, len(column)
+    else:
+        count, rows = column.size, len(column)
+        column = column.reshape(-1)
+    width = count // max(1, rows)
+    if splits is not None:
+        return column, splits * width
+    if width == 1 and count == rows:
+        return column, None
+    return column, np.arange(rows + 1, dtype=np.int64) * width
+
+
+def any_of_rows(found: NDArray[np.bool_], splits: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each row whether any of its values is true; an empty row has none."""
+    before = np.zeros(len(found) + 1, np.int64)
+    np.cumsum(found, out=before[1:])
+    return np.asarray(np.diff(before[splits]) > 0)
+
+
+def compare(values: NDArray[Any], operator: str, text: str) -> NDArray[np.bool_]:
+    """Return which numbers match.
+
+    The value is rounded to the type of floats, so that 0.1 equals a float32 that was written as
+    0.1. Integers are compared exactly.
+
+    >>> compare(np.array([0.1, np.nan], np.float32), "equals", "0.1").tolist()
+    [True, False]
+    >>> compare(np.array([2, 3]), "greater", "2.5").tolist()
+    [False, True]
+    """
+    is_float = values.dtype.kind == "f"
+    if operator == "nan":
+        return np.isnan(values) if is_float else np.zeros(len(values), bool)
+    if is_float:
+        with np.errstate(over="ignore"):
+            wanted: Any = values.dtype.type(text)
+        if operator == "equals":
+            return np.asarray(values == wanted)
+        return np.asarray(values < wanted if operator == "less" else values > wanted)
+    if values.dtype == bool:
+        values = values.view(np.uint8)
+    number: Any = _to_integer(text)
+    if number is None:  # a fraction lies between two integers
+        number = float(text)
+        if operator == "equals":
+            return np.zeros(len(values), bool)
+        number = math.ceil(number) if operator == "less" else math.floor(number)
+    limits = np.iinfo(values.dtype)
+    if not limits.min <= number <= limits.max:
+        is_match = operator == ("less" if number > limits.max else "greater")
+        return np.full(len(values), is_match)
+    number = values.dtype.type(number)
+    if operator == "equals":
+        return np.asarray(values == number)
+    return np.asarray(values < number if operator == "less" else values > number)
+
+
+def _to_integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        return int(number) if number.is_integer() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Result of a scan."""
+
+    ids: list[int]
+    cursor: int | None
+    """Position of the next candidate; None at the end."""
+    scanned: int
+    """Position of the next candidate."""
+    corrupt: int
+    """Number of examples that could not be read."""
+
+
+def scan(
+    dataset: Dataset,
+    candidates: Candidates,
+    predicate: Predicate,
+    cursor: int,
+    limit: int,
+    timeout_s: float = SCAN_TIMEOUT_S,
+) -> Found:
+    """Find examples that match, from a position on, until there are enough or time is up.
+
+    Args:
+        dataset: The split.
+        candidates: The examples to scan.
+        predicate: The condition.
+        cursor: Position of the first candidate.
+        limit: Maximum number of ids.
+        timeout_s: Time after which no further example is read; at least one read is done.
+    """
+    ids: list[int] = []
+    corrupt, size = 0, _FIRST_READ_EXAMPLES
+    end = time.monotonic() + timeout_s
+    while cursor < candidates.length and len(ids) < limit:
+        part = candidates.slice(cursor, cursor + size)
+        sizes = np.cumsum(dataset.raw.lengths(part))
+        part = part[: max(1, int(np.searchsorted(sizes, _MAX_READ_BYTES)))]
+        found, failed = _match(dataset, predicate, part)
+        rows = np.flatnonzero(found)[: limit - len(ids)]
+        ids += part[rows].tolist()
+        # A full page ends right after its last example: the next one begins there.
+        done = int(rows[-1]) + 1 if len(ids) == limit else len(part)
+        corrupt += int(failed[:done].sum())
+        cursor += done
+        if time.monotonic() > end:
+            break
+        size = min(2 * size, _MAX_READ_EXAMPLES)
+    return Found(ids, cursor if cursor < candidates.length else None, cursor, corrupt)
+
+
+def _match(
+    dataset: Dataset, predicate: Predicate, ids: Ids
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which examples match, and which cannot be read."""
+    try:
+        return predicate.matches(dataset, ids), np.zeros(len(ids), bool)
+    except (CoveyError, OSError):
+        if len(ids) == 1:
+            return np.zeros(1, bool), np.ones(1, bool)
+    # Bisection: most examples beside a corrupt one are still read together.
+    half = len(ids) // 2
+    parts = [_match(dataset, predicate, part) for part in (ids[:half], ids[half:])]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+# Sizes.
+
+
+class SizeOrder:
+    """The largest or the smallest records of some examples; found step by step.
+
+    Args:
+        members: The examples.
+        largest: Whether the largest are searched.
+        count: Number of records to find.
+    """
+
+    def __init__(self, members: Members, *, largest: bool, count: int = MAX_ORDERED) -> None:
+        self._sign = -1 if largest else 1
+        self._count = count
+        self._chunks = _lengths(members)
+        self._ids = np.zeros(0, np.int64)
+        self._keys = np.zeros(0, np.int64)
+        self._lock = threading.Lock()
+        self.scanned = 0
+        self.is_done = False
+
+    def advance(self, timeout_s: float = SCAN_TIMEOUT_S) -> bool:
+        """Continue the search for some time; return whether it is complete."""
+        end = time.monotonic() + timeout_s
+        with self._lock:
+            while not self.is_done:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    self.is_done = True
+                else:
+                    self._add(*chunk)
+                if time.monotonic() > end:
+                    break
+            return self.is_done
+
+    def _add(self, scanned: int, ids: Ids, lengths: NDArray[np.int64]) -> None:
+        self.scanned = scanned
+        keys = lengths * self._sign
+        if len(self._ids) == self._count:  # equal sizes: the lower id is first
+            better = keys < self._keys[-1]
+            ids, keys = ids[better], keys[better]
+        ids, keys = np.concatenate([self._ids, ids]), np.concatenate([self._keys, keys])
+        best = np.lexsort((ids, keys))[: self._count]
+        self._ids, self._keys = ids[best], keys[best]
+
+    def found(self) -> Listed:
+        """Return the records that were found."""
+        return Listed(self._ids)
+
+
+def _lengths(members: Members) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
+    """Yield parts of examples: how many were scanned, their ids, and the sizes of their records."""
+    dataset = members.dataset
+    index = dataset.whole_index
+    is_scattered = members.class_id is not None and members.length <= _MAX_SCATTERED
+    if index is not None and not is_scattered and index.rows.nbytes > MAX_READ_BYTES:
+        # The file is read, not the mapping, whose pages would count as memory of the process.
+        with _open_rows(index) as file:
+            if file.shape == index.rows.shape and file.dtype == index.rows.dtype:
+                yield from _lengths_of_rows(members, file)
+                return
+    step = _ROWS_BYTES // 24
+    for begin in range(0, members.length, step):
+        ids = members.slice(begin, begin + step)
+        yield begin + len(ids), ids, dataset.raw.lengths(ids)
+
+
+def _open_rows(index: Index) -> ArrayFile:
+    assert index.home is not None  # larger arrays are mapped from there
+    return ArrayFile(Path(index.home[0]) / index_names(index.home[1])["rows"])
+
+
+def _lengths_of_rows(
+    members: Members, file: ArrayFile
+) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
+    done = matched = 0
+    for chunk in file.chunks(_ROWS_BYTES):
+        rows = np.frombuffer(chunk, file.dtype)
+        ids = np.arange(done, done + len(rows), dtype=np.int64)
+        done += len(rows)
+        if members.class_id is not None:
+            mine = rows["label"] == members.class_id
+            rows, ids = rows[mine], ids[mine]
+        matched += len(ids)
+        yield matched, ids, rows["length"].astype(np.int64)
+
+
+class SizeOrders:
+    """Searches for the largest records, by their parameters; the last few are stored."""
+
+    def __init__(self, max_stored: int = 8) -> None:
+        self._max_stored = max_stored
+        self._stored: dict[Any, SizeOrder] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Any, make: Callable[[], SizeOrder]) -> SizeOrder:
+        """Return the search of a key, which is begun if it is not stored."""
+        with self._lock:
+            found = self._stored.pop(key, None) or make()
+            self._stored[key] = found
+            while len(self._stored) > self._max_stored:
+                self._stored.pop(next(iter(self._stored)))
+            return found
