@@ -47,7 +47,7 @@ export function openExample(context, split, id, { ids = null, onshow = null } = 
     box.checked = context.selection.has(split, id);
     onshow?.(id);
     body.setAttribute("aria-busy", "true");
-    const example = await examplesOf(split).load(id);
+    const example = await examplesOf(split).load(id, true);
     if (shown !== id) return; // another example has been asked for
     body.removeAttribute("aria-busy");
     fill(body, details(context, split, example));

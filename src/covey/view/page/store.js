@@ -12,7 +12,7 @@ export class ExampleStore {
   constructor(split) {
     this.split = split;
     this.kept = new Map();
-    this.wanted = new Map(); // id -> functions that wait for it
+    this.wanted = new Map(); // id -> the functions that wait for it
     this.timer = 0;
     this.running = 0;
   }
@@ -27,13 +27,18 @@ export class ExampleStore {
     return found;
   }
 
-  /** Return an example; an example that cannot be read is `{id, error}`. */
-  load(id) {
+  /**
+   * Return an example; an example that cannot be read is `{id, error}`.
+   *
+   * A request that `isKept` is not canceled.
+   */
+  load(id, isKept = false) {
     const found = this.peek(id);
     if (found) return Promise.resolve(found);
     return new Promise((resolve) => {
-      if (!this.wanted.has(id)) this.wanted.set(id, []);
-      this.wanted.get(id).push(resolve);
+      if (!this.wanted.has(id)) this.wanted.set(id, { waiting: [], isKept: false });
+      this.wanted.get(id).waiting.push(resolve);
+      this.wanted.get(id).isKept ||= isKept;
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.send(), WAIT_MS);
     });
@@ -41,7 +46,7 @@ export class ExampleStore {
 
   /** Forget the requests that have not been sent: their cells are out of view. */
   cancel() {
-    this.wanted.clear();
+    for (const [id, { isKept }] of this.wanted) if (!isKept) this.wanted.delete(id);
   }
 
   async send() {
@@ -58,7 +63,7 @@ export class ExampleStore {
       found = new Map(batch.map(([id]) => [id, { id, error: error.message }]));
     }
     this.running -= 1;
-    for (const [id, waiting] of batch) {
+    for (const [id, { waiting }] of batch) {
       const example = found.get(id) ?? { id, error: "the server did not return this example" };
       this.kept.set(id, example);
       for (const resolve of waiting) resolve(example);

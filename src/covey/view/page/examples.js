@@ -1,0 +1,221 @@
+// Examples: an endless grid with filters, order, zoom, selection and details.
+
+import { errorBox } from "./app.js";
+import { classPicker } from "./classpicker.js";
+import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
+import { DEFAULT_SIZE, Gallery, sizeOf, zoomControl } from "./gallery.js";
+import { AllIds, FoundIds } from "./ids.js";
+import { replace } from "./router.js";
+
+const OPERATORS = { contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN" };
+const ORDERS = { id: "id", largest: "largest first", smallest: "smallest first" };
+const MAX_SELECTED = 100_000;
+const NARROW = "(max-width: 640px)";
+
+/** Return the operators that a feature allows. */
+function operatorsOf(kind) {
+  if (kind === "string" || kind === "bytes") return ["contains", "equals"];
+  return kind === "class" ? ["equals", "contains"] : ["equals", "less", "greater", "nan"];
+}
+
+/** Return a field of choices: pairs of a value and a text. */
+export function choice(label, name, options, value, onchange) {
+  const select = h("select", { name, onchange: () => onchange(select.value) },
+    options.map(([each, text]) => h("option", { value: each, selected: each === value }, text)));
+  return h("label", {}, label, select);
+}
+
+/** Return the field that chooses a split; null if there is one. */
+export function splitChoice(context, split, onchange) {
+  const names = context.overview.splits.map(({ name }) => [name, display(name, 60)]);
+  return names.length > 1 ? choice("Split", "split", names, split, onchange) : null;
+}
+
+/** Return the parameters of /api/find; null if all examples are shown. */
+function filterOf(split, state) {
+  const hasValue = state.feature && (state.op === "nan" || (state.value ?? "") !== "");
+  const order = state.order && state.order !== "id" ? state.order : null;
+  if (!hasValue && !order && state.class === null) return null;
+  return {
+    split,
+    class: state.class,
+    feature: hasValue ? state.feature : null,
+    op: hasValue ? state.op : null,
+    value: hasValue && state.op !== "nan" ? state.value : null,
+    order,
+  };
+}
+
+/** Show the view. */
+export async function show(root, parameters, context, signal) {
+  const split = context.split(parameters);
+  root.classList.add("view-fixed");
+  if (!split) return void fill(root, h("h2", {}, "Examples"), h("p", { class: "muted" }, "The dataset has no splits."));
+  if (split.error) return void fill(root, h("h2", {}, "Examples"), splitPanel(), errorBox(split.error));
+  const { features } = context.overview;
+  const searched = features.filter(({ kind }) => kind !== "image" && kind !== "audio");
+  const initial = searched.find(({ kind }) => kind === "string") ?? searched[0];
+  const state = {
+    class: /^-?\d+$/.test(parameters.class ?? "") ? Number(parameters.class) : null,
+    feature: searched.some(({ name }) => name === parameters.feature) ? parameters.feature : initial?.name ?? null,
+    op: parameters.op,
+    value: parameters.value ?? "",
+    order: parameters.order in ORDERS ? parameters.order : "id",
+    show: features.some(({ name }) => name === parameters.show) ? parameters.show : "",
+    size: sizeOf(parameters),
+    example: null,
+  };
+  const table = split.classes === null ? null : await context.classes(split.name);
+  if (signal.aborted) return;
+
+  const status = h("p", { class: "muted", role: "status", dataset: { status: "" } });
+  const scanning = h("button", { type: "button", dataset: { action: "scan" }, hidden: true, onclick: () => resume() });
+  const problem = h("div", {});
+  const selectAll = h("button", { type: "button", dataset: { action: "select-all" }, onclick: () => selectFound() }, "Select all");
+  const gallery = new Gallery(context, split.name, {
+    size: state.size, feature: state.show || null, signal, label: "Examples",
+    onshow: (id) => {
+      state.example = id;
+      keep();
+    },
+  });
+  let list = null;
+
+  /** Keep the state in the URL. */
+  function keep() {
+    if (signal.aborted) return;
+    const hasValue = state.value !== "" || state.op === "nan";
+    replace("examples", {
+      split: context.overview.splits.length > 1 ? split.name : null,
+      class: state.class,
+      feature: hasValue ? state.feature : null,
+      op: hasValue ? state.op : null,
+      value: state.op === "nan" ? null : state.value,
+      order: state.order === "id" ? null : state.order,
+      show: state.show,
+      size: state.size === DEFAULT_SIZE ? null : state.size,
+      example: state.example,
+    });
+  }
+
+  let searching = new AbortController();
+  signal.addEventListener("abort", () => searching.abort());
+
+  function search() {
+    keep();
+    searching.abort();
+    searching = new AbortController();
+    const filter = filterOf(split.name, state);
+    list = filter ? new FoundIds(filter, progress, searching.signal) : new AllIds(split.records);
+    gallery.setList(list);
+    progress();
+  }
+
+  function progress() {
+    gallery.setList(list);
+    fill(problem, list.error && errorBox(list.error));
+    const isScan = list.total === null;
+    const count = list.total ?? list.length;
+    const found = list instanceof FoundIds ? `${countOf(count, "example")} found` : countOf(count, "example");
+    const rest = !isScan || list.isDone ? "" : `, ${formatNumber(list.scanned)} scanned`;
+    status.textContent = found + rest + (list.isRunning && isScan ? "…" : "");
+    scanning.hidden = !isScan || list.isDone;
+    scanning.textContent = list.isRunning ? "Stop" : "Find more";
+    selectAll.disabled = count === 0;
+    if (list.isDone && count === 0 && !list.error) status.textContent = "No examples found.";
+  }
+
+  function resume() {
+    if (list.isRunning) list.stop();
+    else list.extend(list.length + 500);
+  }
+
+  async function selectFound() {
+    const wanted = Math.min(MAX_SELECTED, list.total ?? MAX_SELECTED);
+    selectAll.disabled = true;
+    const chosen = list;
+    await chosen.extend(wanted);
+    selectAll.disabled = false;
+    if (chosen !== list || chosen.error) return;
+    const count = Math.min(MAX_SELECTED, chosen.length);
+    context.selection.replace(split.name, Array.from({ length: count }, (_, index) => chosen.at(index)));
+    if (chosen.length > count || !chosen.isDone) status.textContent = `The first ${countOf(count, "example")} are selected.`;
+  }
+
+  function splitPanel() {
+    return splitChoice(context, split.name, (name) => {
+      window.location.hash = `#/examples?${new URLSearchParams({ split: name })}`;
+    });
+  }
+
+  const change = (name) => (value) => {
+    state[name] = value;
+    search();
+  };
+  const filters = [
+    splitPanel(),
+    table?.length ? classPicker(table, state.class, change("class")) : null,
+    initial ? valueFilter(searched, state, debounce(search, 300)) : null,
+    choice("Order", "order", Object.entries(ORDERS), state.order, change("order")),
+  ];
+  const looks = [
+    features.length > 1 && choice("Show", "show", [["", "automatic"], ...features.map(({ name }) => [name, display(name, 40)])],
+      state.show, (name) => {
+        state.show = name;
+        gallery.update({ feature: name || null });
+        keep();
+      }),
+    zoomControl(state.size, (size) => {
+      state.size = size;
+      gallery.update({ size });
+      keep();
+    }),
+    selectAll,
+  ];
+  const panel = h("details", { class: "filters", open: !matchMedia(NARROW).matches },
+    h("summary", {}, "Filter and order"), h("div", { class: "controls" }, filters));
+  fill(
+    root,
+    h("h2", { class: "visually-hidden" }, "Examples"),
+    panel,
+    h("div", { class: "controls gallery-tools" }, status, scanning, h("span", { class: "spring" }), looks),
+    context.selection.bar(split.name, signal),
+    problem,
+    gallery.element,
+  );
+  search();
+  if (/^\d+$/.test(parameters.example ?? "")) gallery.open(Number(parameters.example));
+}
+
+/** Return the fields of a condition on a feature; `state` gets `feature`, `op` and `value`. */
+function valueFilter(features, state, onchange) {
+  const kind = () => features.find(({ name }) => name === state.feature).kind;
+  const operator = h("select", { name: "op", "aria-label": "Condition", onchange: () => {
+    state.op = operator.value;
+    update();
+    onchange();
+  } });
+  const value = h("input", { type: "search", name: "value", "aria-label": "Value of the feature", value: state.value,
+    maxlength: 1000, oninput: () => {
+      state.value = value.value;
+      onchange();
+    } });
+  const select = h("select", { name: "feature", onchange: () => {
+    state.feature = select.value;
+    update();
+    onchange();
+  } }, features.map(({ name }) => h("option", { value: name, selected: name === state.feature }, display(name, 40))));
+
+  function update() {
+    const allowed = operatorsOf(kind());
+    if (!allowed.includes(state.op)) state.op = allowed[0];
+    fill(operator, allowed.map((each) => h("option", { value: each, selected: each === state.op }, OPERATORS[each])));
+    value.hidden = state.op === "nan";
+    value.placeholder = allowed.includes("contains") ? "any text" : "any number";
+    value.inputMode = allowed.includes("less") ? "decimal" : "search";
+  }
+
+  update();
+  return h("div", { class: "value-filter", role: "group", "aria-label": "Filter by value" },
+    h("label", {}, "Where", select), operator, value);
+}
