@@ -314,15 +314,30 @@ def describe(value: Any) -> str:
 # Thumbnails.
 
 
-def as_pixels(value: Any) -> NDArray[np.uint8] | None:
-    """Return an image as uint8 (h, w) or (h, w, 3 or 4); None if the value is not an image."""
+def find_picture_size(value: Any) -> tuple[int, int] | None:
+    """Return height and width of an array that is an image; None if the value is not an image."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "buif" or not value.size:
         return None
-    if value.ndim == 3 and value.shape[2] not in (1, 3, 4) and value.shape[0] in (1, 3):
-        value = value.transpose(1, 2, 0)  # channels first
-    is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3, 4))
-    if not is_image or min(value.shape[:2]) < 4:
-        return None
+    shape = value.shape
+    if _has_channels_first(shape):
+        shape = (*shape[1:], shape[0])
+    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4))
+    return shape[:2] if is_image and min(shape[:2]) >= 4 else None
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3)
+
+
+def as_pixels(value: Any) -> NDArray[np.uint8] | None:
+    """Return an image as uint8 (h, w) or (h, w, 3 or 4); None if the value is not an image."""
+    return None if find_picture_size(value) is None else to_pixels(value)
+
+
+def to_pixels(value: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an array that is an image as uint8 (h, w) or (h, w, 3 or 4)."""
+    if _has_channels_first(value.shape):
+        value = value.transpose(1, 2, 0)
     pixels = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
     if pixels.dtype == np.uint8:
         return np.asarray(pixels, np.uint8)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from covey.cli.output import describe_feature
 from covey.dataset.dataset import Dataset
+from covey.dataset.pictures import pixels_shape
 from covey.errors import DatasetError, FeatureError
 from covey.schema import Feature, Image, Tensor
 from covey.schema.images import import_pillow
@@ -44,7 +45,6 @@ _NAME_WIDTH = 180
 _MAX_NAME_CHARACTERS = 80
 
 _ENCODED = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8|RIFF....WEBP", re.DOTALL)
-_MIN_FLAT_VALUES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def image_features(dataset: Dataset, number: int) -> list[str]:
         for name, kind in kinds.items()
         if isinstance(kind, Image) or (_is_bytes(kind) and _is_encoded(dataset, name, number))
     ]
-    tensors = [name for name, kind in kinds.items() if _pixels_shape(kind) is not None]
+    tensors = [name for name, kind in kinds.items() if pixels_shape(kind) is not None]
     return encoded + sorted(tensors, key=lambda name: _is_flat(kinds[name]))
 
 
@@ -116,7 +116,7 @@ def thumbnails(dataset: Dataset, feature: str, ids: Iterable[int]) -> list[Pictu
     """
     numbers = list(ids)
     kind = dataset.features[feature]
-    shape = _pixels_shape(kind)
+    shape = pixels_shape(kind)
     made = []
     for number, value in zip(numbers, _stored(dataset, feature, numbers), strict=True):
         if shape is None:
@@ -138,21 +138,6 @@ def _is_encoded(dataset: Dataset, name: str, number: int) -> bool:
 
 def _is_flat(kind: Feature) -> bool:
     return isinstance(kind, Tensor) and len(kind.shape) == 1
-
-
-def _pixels_shape(kind: Feature) -> tuple[int | None, ...] | None:
-    """Return the shape of a tensor as an image; None if it is not an image."""
-    if not isinstance(kind, Tensor) or kind.dtype != "uint8":
-        return None
-    match kind.shape:
-        case (_, _) | (_, _, 1 | 3 | 4):
-            return kind.shape
-        case (int(size),) if size >= _MIN_FLAT_VALUES:
-            for channels in (1, 3):
-                side = math.isqrt(size // channels)
-                if side * side * channels == size:
-                    return side, side, channels
-    return None
 
 
 def _stored(dataset: Dataset, name: str, numbers: Sequence[int]) -> Any:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._html import as_pixels
+from covey._html import find_picture_size
 from covey.dataset.dataset import Dataset
+from covey.dataset.pictures import pixels_shape
 from covey.dataset.summaries import describe_example
 from covey.errors import CoveyError
-from covey.schema import Features
+from covey.schema import Feature, Features
 from covey.schema.codec import row_of
 from covey.view import export, media
 from covey.view.messages import Query, RequestError, Response, json_response
@@ -41,8 +42,7 @@ MAX_STRING = 20_000
 MAX_LISTED_STRING = 1000
 """Most characters of a string in an array."""
 
-# Records of an example that are read to summarize it; a larger one is not read.
-_MAX_RECORD_BYTES = 256 << 20
+# Examples are read together up to this size.
 _MAX_READ_BYTES = 16 << 20
 
 
@@ -105,8 +105,7 @@ def read_summaries(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, A
 
 def _read(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
     try:
-        if len(ids) == 1 and int(dataset.raw.lengths(ids)[0]) > _MAX_RECORD_BYTES:
-            raise RequestError("the record is too large to be displayed")
+        media.check_size(dataset, ids)
         columns = dataset.decode(dataset.features, ids)
         return [_summarize(dataset, dataset.features, columns, ids, row) for row in range(len(ids))]
     except (CoveyError, OSError) as error:
@@ -123,7 +122,7 @@ def _summarize(
     described = describe_example(dataset, features, example, int(ids[row]))
     values = described["values"]
     for name in values:
-        values[name] = _bounded(values[name], features.find(example, name))
+        values[name] = _bounded(values[name], features.find(example, name), features[name])
     return described
 
 
@@ -138,7 +137,7 @@ def _failed(dataset: Dataset, number: int, error: Exception) -> dict[str, Any]:
     return found
 
 
-def _bounded(summary: Any, value: Any) -> Any:
+def _bounded(summary: Any, value: Any, feature: Feature) -> Any:
     """Return a summary with strings of bounded lengths; that of an image with its size."""
     if isinstance(summary, str) and len(summary) > MAX_STRING:
         text = summary[:MAX_STRING]
@@ -150,9 +149,11 @@ def _bounded(summary: Any, value: Any) -> Any:
             each[:MAX_LISTED_STRING] if isinstance(each, str) else each for each in summary["first"]
         ]
     if summary.get("kind") == "array":
-        pixels = as_pixels(value)
-        if pixels is not None:
-            summary["picture"] = list(pixels.shape[:2])
+        shape = pixels_shape(feature)
+        is_flat = shape is not None and isinstance(value, np.ndarray) and value.ndim == 1
+        size = shape[:2] if is_flat and shape is not None else find_picture_size(value)
+        if size is not None:
+            summary["picture"] = list(size)
     return summary
 
 
