@@ -108,10 +108,10 @@ def feature_kind(feature: Feature) -> str:
 
 
 def _describe_embeddings(session: Session) -> dict[str, Any] | None:
-    found: Any = session.embeddings
+    found = session.embeddings
     if found is None:
         return None
-    return {"split": found.split, "points": len(found), "dimensions": found.dimensions}
+    return {"split": found.split, "points": found.points, "dimensions": found.dimensions}
 
 
 def _describe_loader(session: Session) -> dict[str, Any] | None:
