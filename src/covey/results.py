@@ -378,6 +378,8 @@ class RepairResult:
     seconds: float
     deleted: tuple[str, ...] = ()
     """Files of interrupted writes and old versions that were deleted by a repair in place."""
+    parts: tuple[str, ...] = ()
+    """Directories of parts that are not committed, which a repair in place did not delete."""
 
     @property
     def records(self) -> int:
@@ -396,7 +398,12 @@ class RepairResult:
         Args:
             rest: Where the lost records are listed that the table omits, as a clause.
         """
-        return "\n".join([self._summary(), *_problem_lines(self.lost, 0, rest)])
+        parts = (
+            f"  {escape(name)}: parts that are not committed; `covey commit` commits them, "
+            "`covey repair --delete-parts` deletes them"
+            for name in self.parts
+        )
+        return "\n".join([self._summary(), *parts, *_problem_lines(self.lost, 0, rest)])
 
     def _summary(self) -> str:
         if self.output == self.path:
@@ -423,6 +430,7 @@ class RepairResult:
             },
             "lost": [asdict(each) for each in self.lost],
             "deleted": list(self.deleted),
+            "parts": list(self.parts),
         }
 
 

@@ -795,6 +795,20 @@ def test_a_commit_that_is_killed_before_it_removes_the_parts(tmp_path, monkeypat
     assert not list(tmp_path.glob(".*"))
 
 
+def test_repair_deletes_parts_at_a_url_on_request():
+    url = "memory://parts/birds"
+    for part in (1, 3):
+        write(NAMED, url, part=f"{part}/3")
+    (name, *others) = covey.repair(url).parts
+    assert (name, others) == (".covey-parts-train", [])
+    with pytest.raises(DatasetError, match="part 2 of 3 is missing"):
+        covey.commit(url, progress=False)
+    assert covey.repair(url, delete_parts=True).deleted == (name,)
+    assert covey.repair(url).parts == ()
+    with pytest.raises(DatasetError, match="there are no parts"):
+        covey.commit(url, progress=False)
+
+
 def test_a_dataset_that_changed_after_the_parts(tmp_path):
     write([{"x": 1, "label": "ant"}, {"x": 2, "label": "bee"}], tmp_path)
     write([{"x": 3, "label": "bee"}], tmp_path, part="1/1", mode="append")

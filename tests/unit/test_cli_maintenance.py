@@ -188,6 +188,7 @@ def test_errors_of_repair(directory, capsys):
     for arguments, message in [
         ("birds --output birds", "--output is 'birds'; must be a directory outside"),
         ("birds --output new --report no/where", "--report: the report cannot be written"),
+        ("birds --output new --delete-parts", "--delete-parts is True; must be False with"),
         ("x.tfrecord --output new", "no valid records; the first problem is x.tfrecord: the file"),
     ]:
         assert message in error_of(capsys, "repair", *arguments.split())
@@ -207,6 +208,19 @@ def test_repair_in_place_deletes_replaced_versions(directory, capsys):
     current = {name: data for name, data in files(directory).items() if name not in old}
     assert run_json(capsys, "repair", "birds")["deleted"] == old
     assert files(directory) == current
+
+
+def test_repair_in_place_lists_parts(directory, capsys):
+    before = files(directory)
+    write(birds(5), directory, "more", part="1/2")
+    assert run(capsys, "repair", "birds").splitlines()[1:] == [
+        "  .covey-parts-more: parts that are not committed; `covey commit` commits them, "
+        "`covey repair --delete-parts` deletes them"
+    ]
+    assert run_json(capsys, "repair", "birds")["parts"] == [".covey-parts-more"]
+    content = run_json(capsys, "repair", "birds", "--delete-parts")
+    assert (content["deleted"], content["parts"]) == ([".covey-parts-more"], [])
+    assert files(directory) == before
 
 
 # covey info

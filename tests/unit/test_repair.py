@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from written import about, check_index, files, index, info, records, shard_paths, write
 
 import covey
+from covey._files import temporary_name
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.errors import DatasetError, DatasetExistsError, FileChangedError
 
@@ -378,3 +379,35 @@ def test_shard_is_changed_during_repair(directory, new, monkeypatch, records):
         repair(directory, new)
     assert caught.value.path == str(path)
     assert not new.exists()
+
+
+# Parts that are not committed.
+
+
+def test_repair_in_place_keeps_parts(directory):
+    """Their jobs may be running or queued, however old the files are."""
+    for part in ("1/2", "2/2"):
+        covey.write(birds(), directory, split="more", part=part, progress=False)
+    for path in (directory / ".covey-parts-more").rglob("*"):
+        os.utime(path, (0, 0))
+    result = repair(directory, None)
+    assert (result.deleted, result.parts) == ((), (".covey-parts-more",))
+    assert "`covey repair --delete-parts` deletes them" in str(result)
+    assert covey.commit(directory, progress=False).records == 60
+    assert repair(directory, None).parts == ()
+
+
+def test_parts_are_deleted_on_request(tmp_path):
+    """Also if there is no dataset yet, and with the files of killed jobs."""
+    directory = tmp_path / "birds"
+    covey.write(birds(), directory, part="1/2", progress=False)
+    (directory / ".covey-parts-train" / temporary_name() / "runs-1").mkdir(parents=True)
+    result = repair(directory, None, delete_parts=True)
+    assert (result.deleted, result.parts) == ((".covey-parts-train",), ())
+    assert not list(directory.iterdir())
+
+
+def test_parts_are_deleted_in_place_only(directory, new):
+    with pytest.raises(DatasetError) as caught:
+        repair(directory, new, delete_parts=True)
+    assert caught.value.option == "delete_parts"

@@ -13,10 +13,12 @@ SUMMARY = "copy the valid records of a dataset into a new one, or clean up after
 EXAMPLES = """\
 With --output, the valid records are copied and the lost ones are listed; the exit status is 0 if
 any record is valid. Without it, interrupted writes are completed or undone, and files of old
-versions are deleted; no record is read.
+versions are deleted; no record is read. Parts of a job array that are not committed are listed.
+--delete-parts deletes them, also those of jobs that are running.
 
 examples:
   covey repair data/birds
+  covey repair data/birds --delete-parts
   covey repair data/birds --output data/birds-repaired
   covey repair 'photos/*.tfrec' --output data/photos --report lost.jsonl
 """
@@ -31,6 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("error", "overwrite"),
         default="error",
         help="what to do if a split of NEW exists (default: error)",
+    )
+    parser.add_argument(
+        "--delete-parts",
+        action="store_true",
+        help="delete parts of job arrays that are not committed",
     )
     parser.add_argument(
         "--report", metavar="FILE", help="write the lost records to FILE, as JSON Lines"
@@ -48,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         options.output,
         split=options.split,
         mode=options.mode,
+        delete_parts=options.delete_parts,
         storage_options=storage_options(options),
         threads=options.threads,
         progress=shows_progress(options),

@@ -72,6 +72,7 @@ def repair(
     split: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
     mode: Mode = "error",
+    delete_parts: bool = False,
     mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -84,7 +85,8 @@ def repair(
     changed.
 
     Without ``output`` no record is read: interrupted writes of the dataset are completed or rolled
-    back, and the files of old versions are deleted.
+    back, and the files of old versions are deleted. Parts of a job array that are not committed
+    remain, and are listed in ``parts`` of the result.
 
     Args:
         path: Dataset or files, as for :func:`covey.open`.
@@ -93,6 +95,8 @@ def repair(
         features: Features that the records must match (default: those of the dataset, or features
             that match all Examples).
         mode: ``"overwrite"`` replaces splits of ``output``; ``"error"`` raises if one exists.
+        delete_parts: Without ``output``, delete parts of job arrays that are not committed, also
+            those of jobs that are running.
         mmap: Map local files into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
         threads: Number of threads (default: the number of CPU cores).
@@ -118,9 +122,13 @@ def repair(
         if not is_path(path):
             allowed = "a directory or URL if the path is a list of files"
             raise DatasetError(option="output", found=None, allowed=allowed)
-        deleted = clean_up(_find_directory(parse_path(path), storage_options), storage_options)
+        directory = _find_directory(parse_path(path), storage_options)
+        deleted, parts = clean_up(directory, storage_options, delete_parts=delete_parts)
         seconds = time.perf_counter() - started
-        return RepairResult(shown_path(path), shown_path(path), (), (), seconds, tuple(deleted))
+        name = shown_path(path)
+        return RepairResult(name, name, (), (), seconds, tuple(deleted), tuple(parts))
+    if delete_parts:
+        raise DatasetError(option="delete_parts", found=True, allowed="False with output=")
     layout = find_readable_layout(path, storage_options, Problems())
     target = parse_path(output, "output")
     # Files whose names do not contain a split are training data.

@@ -34,15 +34,18 @@ from covey.writing.distributed_records import records_of
 from covey.writing.inputs import Input
 from covey.writing.map_stage import MapResult
 from covey.writing.options import WriteSchema
-from covey.writing.part_format import (
-    FORMAT_VERSION,
+from covey.writing.part_files import (
     PART_FILE,
     PARTS_PREFIX,
-    PartRun,
+    find_parts,
     list_runs,
-    parsing,
     parts_directory,
-    remove_run_directory,
+    remove_parts,
+)
+from covey.writing.part_format import (
+    FORMAT_VERSION,
+    PartRun,
+    parsing,
     result_from_json,
     schema_to_json,
     write_from_json,
@@ -143,11 +146,7 @@ def commit(
 def _find_parts(storage: Storage, path: str, split: str | None) -> str:
     """Return the directory of the parts of a dataset."""
     root = storage.clean(path)
-    if storage.is_remote:
-        names = _remote_part_directories(storage, root)
-    else:
-        found = Path(root).iterdir() if Path(root).is_dir() else ()
-        names = sorted(each.name for each in found if each.name.startswith(PARTS_PREFIX))
+    names = find_parts(storage, root, f"*/{PART_FILE}")
     by_splits = {name: name[len(PARTS_PREFIX) :].split("+") for name in names}
     matching = [name for name, splits in by_splits.items() if split is None or split in splits]
     if len(matching) == 1:
@@ -164,11 +163,6 @@ def _find_parts(storage: Storage, path: str, split: str | None) -> str:
         path=shown(path),
         remedy=f"pass split={splits[0]!r} to commit one of them",
     )
-
-
-def _remote_part_directories(storage: Storage, root: str) -> list[str]:
-    found = storage.glob(storage.join(root, f"{PARTS_PREFIX}*/*/{PART_FILE}"))
-    return sorted({file[len(root) :].strip("/").split("/")[0] for file in found})
 
 
 def _read_parts(storage: Storage, location: str) -> tuple[list[PartRun], tuple[str, ...]]:
@@ -359,7 +353,7 @@ def _remove_parts(storage: Storage, location: str, names: Sequence[str]) -> None
     """Delete parts after the commit; a part that was run again meanwhile remains."""
     with contextlib.suppress(OSError):
         for name in names:
-            remove_run_directory(storage, storage.join(location, name))
+            remove_parts(storage, storage.join(location, name))
         storage.remove([storage.join(location, _MARKER)])
         if not storage.is_remote:
             Path(location).rmdir()

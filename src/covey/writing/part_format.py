@@ -1,13 +1,11 @@
-"""The files of parts; see :mod:`covey.writing.parts`. None of them is trusted."""
+"""The content of parts as JSON; see :mod:`covey.writing.parts`. None of it is trusted."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,11 +33,10 @@ from covey.writing.inputs import Input
 from covey.writing.map_stage import GroupRuns, MapResult
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup
+from covey.writing.part_files import PART_FILE
 from covey.writing.pieces import Piece, source_files
 
 FORMAT_VERSION = 1
-PART_FILE = "part.json"
-PARTS_PREFIX = ".covey-parts-"
 MAX_PARTS = 100_000
 # These options do not change what a part contains.
 _LOCAL_OPTIONS = ("memory_limit", "workers")
@@ -74,37 +71,6 @@ def parse_part(part: str) -> tuple[int, int]:
         found=part,
         allowed=f"'K/N', with K from 1 to N and N at most {MAX_PARTS:,}",
     )
-
-
-def parts_directory(splits: Sequence[str]) -> str:
-    """Return the name of the directory of the parts of splits."""
-    return f"{PARTS_PREFIX}{'+'.join(splits)}"
-
-
-def list_runs(storage: Storage, location: str) -> list[str]:
-    """Return the names of the complete runs of parts."""
-    if not storage.is_remote:
-        path = Path(location)
-        names = [each.name for each in path.iterdir()] if path.is_dir() else []
-        return sorted(name for name in names if (path / name / PART_FILE).is_file())
-    try:
-        files = storage.list(location, recursive=True)
-    except FileNotFoundError:
-        return []
-    found = [file[len(location) :].strip("/").split("/") for file in files]
-    return sorted(each[0] for each in found if len(each) == 2 and each[1] == PART_FILE)
-
-
-def remove_run_directory(storage: Storage, location: str) -> None:
-    """Delete a run of a part."""
-    if not storage.is_remote:
-        shutil.rmtree(location, ignore_errors=True)
-        return
-    with contextlib.suppress(FileNotFoundError):
-        files = storage.list(location, recursive=True)
-        # It is incomplete without its last file.
-        storage.remove([file for file in files if storage.name(file) == PART_FILE])
-        storage.remove(files)
 
 
 def write_to_json(

@@ -43,16 +43,8 @@ from covey.writing.columns import prepare_columns
 from covey.writing.inputs import Input, source_failed
 from covey.writing.map_stage import MapContext, MapResult, map_piece
 from covey.writing.options import WriteOptions
-from covey.writing.part_format import (
-    FORMAT_VERSION,
-    PART_FILE,
-    list_runs,
-    parse_part,
-    parts_directory,
-    remove_run_directory,
-    result_to_json,
-    write_to_json,
-)
+from covey.writing.part_files import PART_FILE, list_runs, parts_directory, remove_parts
+from covey.writing.part_format import FORMAT_VERSION, parse_part, result_to_json, write_to_json
 from covey.writing.pieces import plan_pieces, plan_tables
 from covey.writing.publish import RemoteStaging
 from covey.writing.survey import first_inference
@@ -216,7 +208,7 @@ class _PartTarget:
                 yield directory
         for old in self._runs():
             if old in earlier or (old.startswith(prefix) and old < name):
-                remove_run_directory(self._storage, self._storage.join(self._location, old))
+                remove_parts(self._storage, self._storage.join(self._location, old))
 
     @contextmanager
     def _local_run(self, parent: Path, name: str) -> Iterator[Path]:

@@ -39,6 +39,7 @@ from covey.storage import open_storage
 from covey.storage.local import remove_stale_temporaries
 from covey.untrusted import os_errors, read_file
 from covey.writing import versions
+from covey.writing.part_files import find_parts, remove_parts
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
 # Names in a staging directory.
@@ -52,31 +53,43 @@ def recover(directory: Path) -> None:
         recover_locked(directory)
 
 
-def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
+def clean_up(
+    path: str, options: Mapping[str, Any] | None = None, *, delete_parts: bool = False
+) -> tuple[list[str], list[str]]:
     """Recover a dataset, and delete the files of its old versions.
 
     Args:
-        path: Directory of the dataset; or a URL, where only files of old versions are deleted.
+        path: Directory of the dataset; or a URL, which is not recovered.
         options: Storage options of fsspec.
+        delete_parts: Whether to delete parts that are not committed. Their jobs may be running, or
+            be queued: neither their age nor a lock shows that they are abandoned.
 
     Returns:
-        The names of the files that were deleted.
+        The names of the files that were deleted, and of the directories of parts that remain.
     """
     storage = open_storage(path, options)
     location = storage.clean(path)
     if storage.name(location) == INFO_FILE:
         location = storage.parent(location)
     if storage.is_remote:
-        return delete_obsolete(storage, location)
-    directory = Path(location)
-    if not directory.is_dir():
-        raise DatasetError("the directory does not exist", path=path)
-    with os_errors(directory):
-        before = {*os.listdir(directory)}
-        recover(directory)
-        with locked(directory):
-            delete_obsolete(storage, location)
-        return sorted(before - {*os.listdir(directory)})
+        deleted = delete_obsolete(storage, location)
+    else:
+        directory = Path(location)
+        if not directory.is_dir():
+            raise DatasetError("the directory does not exist", path=path)
+        with os_errors(directory):
+            before = {*os.listdir(directory)}
+            recover(directory)
+            with locked(directory):
+                delete_obsolete(storage, location)
+            deleted = sorted(before - {*os.listdir(directory)})
+    parts = find_parts(storage, location)
+    if not (parts and delete_parts):
+        return deleted, parts
+    for name in parts:
+        remove_parts(storage, storage.join(location, name))
+    remaining = find_parts(storage, location)
+    return sorted({*deleted, *parts} - {*remaining}), remaining
 
 
 def recover_locked(directory: Path, own: Path | None = None) -> None:
