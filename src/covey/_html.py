@@ -49,7 +49,7 @@ class BatchView:
     """
 
     def __init__(self, batch: Any, names: Sequence[str] | Mapping[int, str] | None = None) -> None:
-        self._columns = _columns_of(batch)
+        self._columns = columns_of(batch)
         self._names = names
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ def loader_html(loader: Loader, title: str) -> str:
 
     def table() -> str:
         plan = loader.plan
-        batch = _columns_of(loader.batch(loader.step))
+        batch = columns_of(loader.batch(loader.step))
         ids = plan.batch(loader.step)
         examples: Any = getattr(loader.format, "examples", None)
         if len(ids) == _rows_of(batch):  # an augmenter may return other examples
@@ -198,7 +198,7 @@ def _names_of(examples: Any, ids: NDArray[Any]) -> list[str]:
     return names
 
 
-def _columns_of(batch: Any) -> dict[str, Any]:
+def columns_of(batch: Any) -> dict[str, Any]:
     """Return a batch as named columns: x, y and the names of dicts."""
     if isinstance(batch, Mapping):
         return {str(name): _column(each) for name, each in batch.items()}

@@ -122,6 +122,11 @@ class BalancedPlan(Plan):
         return self._eligible.labels
 
     @property
+    def counts(self) -> NDArray[np.uint64]:
+        """Number of examples of each class of `labels` that are drawn from."""
+        return self._eligible.counts
+
+    @property
     def records(self) -> Ids:
         """Record ids that are drawn from, in ascending order."""
         counts = self._eligible.counts.astype(np.int64)

@@ -12,6 +12,7 @@ from covey.errors import CoveyError
 from covey.urls import shown
 from covey.view.cache import ByteCache
 from covey.view.messages import Query, RequestError
+from covey.view.plans import PlanCache
 from covey.view.search import SizeOrders
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Session:
         self.path = path
         self.layout = layout
         self.images = ByteCache(MAX_IMAGE_BYTES)
+        self.plans = PlanCache()
         self.sizes = SizeOrders()
         self.code = code
         self.storage_options = storage_options
@@ -148,7 +150,9 @@ class Session:
         return errors
 
     def close(self) -> None:
-        """Close the datasets that the session opened."""
+        """Close the embeddings, and the datasets that the session opened."""
+        if self.embeddings is not None:
+            self.embeddings.close()
         if self.path is not None:
             for dataset in list(self._datasets.values()):
                 dataset.close()
