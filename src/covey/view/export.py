@@ -55,9 +55,9 @@ def check_ids(ids: Any, length: int) -> NDArray[np.int64]:
     """Return the ids of a request; they are integers below `length`."""
     if not isinstance(ids, list) or len(ids) > MAX_IDS:
         raise RequestError(f"ids must be a list of at most {MAX_IDS:,} integers")
-    wrong = next((each for each in ids if type(each) is not int or not 0 <= each < length), None)
-    if wrong is not None:
-        raise RequestError(f"ids has {str(wrong)[:40]!r}; must be an integer below {length}")
+    wrong = [each for each in ids if type(each) is not int or not 0 <= each < length]
+    if wrong:
+        raise RequestError(f"ids has {str(wrong[0])[:40]!r}; must be an integer below {length}")
     return np.array(ids, np.int64)
 
 
