@@ -1,0 +1,121 @@
+"""Datasets for the tests of ``covey view``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pictures import png
+
+import covey
+from covey import Audio, Image, Ragged, Tensor
+
+SCRIPT = "<script>window.hacked = 1</script>"
+HOSTILE = (
+    SCRIPT,
+    "\"><img src=x onerror='window.hacked = 1'>",
+    "javascript:window.hacked=1",
+    "\u202eright to left \u05e9\u05dc\u05d5\u05dd",
+    "control \x00\x07\x1b[2J\r\n characters",
+    "long " + "n" * 10_000,
+    "',\"`${window.hacked=1}\\",
+    "=cmd|' /C calc'!A0",
+)
+
+SPECIES = ("owl", "wren", "robin", "heron", "swift", "crane")
+SIZES = ((32, 32), (48, 24), (20, 60), (100, 80), (7, 9), (200, 160))
+SAMPLE_RATE = 8000
+
+FEATURES: dict[str, Any] = {
+    "photo": Image(shape=(None, None, 3)),
+    "caption": "string",
+    "song": Audio(SAMPLE_RATE),
+    "notes": Ragged("float32"),
+    "weight": "float32",
+    "eggs": "int64",
+    "curve": Tensor("float32", (64,)),
+}
+
+
+def picture(number: int, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Return an image whose colour is that of its class, with a dark square at the corner."""
+    height, width = SIZES[number % len(SIZES)] if size is None else size
+    hue = np.array([(number * 67) % 256, (number * 131) % 256, 255 - (number * 67) % 256])
+    pixels = np.broadcast_to(hue.astype(np.uint8), (height, width, 3)).copy()
+    pixels[: height // 3, : width // 3] = 30
+    return pixels
+
+
+def bird(number: int) -> dict[str, Any]:
+    """Return an example of every kind of feature."""
+    rng = np.random.default_rng(number)
+    time = np.arange(800 + 100 * (number % 5)) / SAMPLE_RATE
+    return {
+        "photo": png(picture(number)),
+        "caption": f"a {SPECIES[number % 6]} on branch {number}",
+        "song": (0.5 * np.sin(2 * np.pi * (200 + 40 * (number % 6)) * time)).astype(np.float32),
+        "notes": [rng.random(n).round(2).tolist() for n in range(number % 4)],
+        "weight": np.float32(np.nan if number % 10 == 3 else number / 4),
+        "eggs": number % 5,
+        "curve": np.sin(np.arange(64) / (3 + number % 6)).astype(np.float32),
+        "species": SPECIES[number % 6],
+    }
+
+
+def write_birds(path: Path, count: int = 120) -> Path:
+    """Write the splits train, test and empty: images, text, sounds and ragged values."""
+    features = {**FEATURES, "species": covey.ClassLabel(names=SPECIES)}
+    options: dict[str, Any] = {
+        "label": "species", "features": features, "shuffle": False, "progress": False
+    }  # fmt: skip
+    covey.write([bird(n) for n in range(count)], path, split="train", shards=3, **options)
+    covey.write([bird(n) for n in range(200, 224)], path, split="test", **options)
+    add_empty_split(path)
+    return path
+
+
+def add_empty_split(path: Path) -> None:
+    """Add a split with one shard of no records, as TFDS writes it."""
+    file = next(path.rglob("dataset_info.json"))
+    info = json.loads(file.read_text())
+    entry = {**info["splits"][0], "name": "empty", "shardLengths": ["0"], "numBytes": "0"}
+    info["splits"].append(entry)
+    file.write_text(json.dumps(info))
+    template = next(file.parent.glob("*-test.tfrecord*")).name
+    (file.parent / template.replace("-test.", "-empty.")).write_bytes(b"")
+
+
+def write_hostile(path: Path) -> Path:
+    """Write class names, feature names and strings that a page must not interpret."""
+    examples = [
+        {
+            f"{SCRIPT} feature": HOSTILE[number % len(HOSTILE)],
+            "x": number,
+            "species": HOSTILE[number % len(HOSTILE)].replace("\r\n", " "),
+        }
+        for number in range(40)
+    ]
+    covey.write(examples, path, split="train", label="species", shuffle=False, progress=False)
+    return path
+
+
+def write_corrupt(birds: Path, path: Path) -> Path:
+    """Copy a dataset, and change a byte in the middle of record 3 of train."""
+    shutil.copytree(birds, path)
+    shard = min(path.rglob("*-train.tfrecord*-00000-of-*"))
+    with covey.open(path, split="train") as ds:
+        place = ds.place(3)
+    data = bytearray(shard.read_bytes())
+    data[place.offset + 40] ^= 0xFF
+    shard.write_bytes(data)
+    return path
+
+
+def write_million(path: Path, classes: int = 1_000_000) -> Path:
+    """Write an example of each of a million classes."""
+    columns = {"x": np.arange(classes, dtype=np.int32), "label": np.arange(classes)}
+    covey.write(columns, path, split="train", label="label", progress=False)
+    return path
