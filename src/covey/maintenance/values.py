@@ -1,8 +1,10 @@
-"""Summaries of the values of examples: ranges, NaN, lengths and images."""
+"""Summaries of the values of examples: ranges, NaN, lengths, images and histograms."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,21 +17,36 @@ from covey.schema.columns import STRINGS
 from covey.schema.image_summary import ImageSummary
 from covey.schema.images import read_header
 
+MAX_BINS = 40
+"""Most bins of a histogram."""
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts of values, or of lengths, between edges."""
+
+    edges: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    is_lengths: bool = False
+    """Whether lengths of strings or rows are counted, not values."""
+
 
 class ValueSurvey:
     """Summaries of the features of examples, which are added in batches of columns.
 
-    Memory is bounded by the number of different lengths.
+    Memory is bounded by the number of different lengths, and by `max_values`.
 
     Args:
         features: Features of the examples.
         label: Label feature, which is not summarized; None without classes.
+        max_values: Number of values of a feature that are stored for its histogram; 0 for no
+            histograms.
     """
 
-    def __init__(self, features: Features, label: str | None) -> None:
+    def __init__(self, features: Features, label: str | None, *, max_values: int = 0) -> None:
         self._features = features
         self._surveys = {
-            name: _FeatureSurvey(kind)
+            name: _FeatureSurvey(kind, max_values)
             for name, kind in features.items()
             if name != label and not isinstance(kind, ClassLabel)
         }
@@ -43,11 +60,22 @@ class ValueSurvey:
         """Return the summary of each feature."""
         return {name: survey.summary() for name, survey in self._surveys.items()}
 
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the histograms of numbers, or else of lengths; a feature may have none."""
+        found = {name: survey.histogram() for name, survey in self._surveys.items()}
+        return {name: each for name, each in found.items() if each is not None}
+
+    def image_sizes(self) -> dict[str, Counter[tuple[int, int]]]:
+        """Return how many images have each height and width, if there are histograms."""
+        return {name: survey.sizes for name, survey in self._surveys.items() if survey.sizes}
+
 
 class _FeatureSurvey:
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, max_values: int) -> None:
         self._is_image = isinstance(kind, Image)
         self._images = ImageSummary()
+        self.sizes: Counter[tuple[int, int]] = Counter()
+        self._stored = _ValueSample(max_values)
         self._is_float = False
         self._low: Any = None
         self._high: Any = None
@@ -61,7 +89,10 @@ class _FeatureSurvey:
     def add(self, column: Any) -> None:
         if self._is_image:
             for data in column:
-                self._images += _image(data)
+                found = _image(data)
+                self._images += found
+                if self._stored.limit and found.smallest is not None:
+                    self.sizes[found.smallest] += 1
             return
         if isinstance(column, (RaggedArray, SparseBatch)):
             self._has_lengths = True
@@ -88,6 +119,19 @@ class _FeatureSurvey:
         with np.errstate(all="ignore"):  # the sum of infinities is NaN
             self._sum += float(numbers.sum(dtype=np.float64))
         self._count += numbers.size
+        self._stored.add(numbers)
+
+    def histogram(self) -> Histogram | None:
+        if not self._stored.limit:
+            return None
+        values = self._stored.values()
+        if values.size:
+            return _bin(values, np.ones(values.size, np.int64), is_integer=not self._is_float)
+        if self._lengths and not self._count:
+            lengths = np.array(list(self._lengths), np.float64)
+            counts = np.array(list(self._lengths.values()), np.int64)
+            return _bin(lengths, counts, is_integer=True, is_lengths=True)
+        return None
 
     def summary(self) -> ValueSummary:
         return ValueSummary(
@@ -98,6 +142,64 @@ class _FeatureSurvey:
             lengths=_quantiles(self._lengths) if self._lengths else None,
             images=self._images if self._is_image else None,
         )
+
+
+class _ValueSample:
+    """Every n-th of some numbers, where n is a power of 2 that grows with their number.
+
+    Args:
+        limit: Maximum number of values that are stored.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._step = 1
+        self._parts: list[NDArray[Any]] = []
+        self._size = 0
+
+    def add(self, numbers: NDArray[Any]) -> None:
+        """Add numbers."""
+        if not self.limit:
+            return
+        part = np.array(numbers[:: self._step], np.float64)
+        self._parts.append(part)
+        self._size += part.size
+        while self._size > self.limit:
+            self._step *= 2
+            self._parts = [np.concatenate(self._parts)[::2]]
+            self._size = self._parts[0].size
+
+    def values(self) -> NDArray[np.float64]:
+        """Return the values that are finite."""
+        values = np.concatenate([np.zeros(0), *self._parts])
+        finite: NDArray[np.float64] = values[np.isfinite(values)]
+        return finite
+
+
+def _bin(
+    values: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    *,
+    is_integer: bool,
+    is_lengths: bool = False,
+) -> Histogram | None:
+    """Return a histogram of values that occur some times; of few integers, one bin for each."""
+    low, high = float(values.min()), float(values.max())
+    span = high - low
+    if not math.isfinite(span):
+        return None
+    if is_integer:
+        width = max(1, math.ceil((span + 1) / MAX_BINS))  # the same number of integers in each bin
+        bins = math.ceil((span + 1) / width)
+        edges = low - 0.5 + width * np.arange(bins + 1, dtype=np.float64)
+    else:
+        if not span:
+            low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
+        edges = np.linspace(low, high, MAX_BINS + 1)
+    if not (np.diff(edges) > 0).all():  # neighbouring floats
+        return None
+    binned, _ = np.histogram(values, edges, weights=counts)
+    return Histogram(edges, binned.astype(np.int64), is_lengths)
 
 
 def _image(data: bytes) -> ImageSummary:

@@ -1,16 +1,21 @@
-"""The overview of a dataset: splits, features and classes."""
+"""The overview of a dataset: splits, features and classes. At most the first record is read."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from covey.dataset.dataset import Dataset
+from covey.dataset.layout import SplitFiles
 from covey.errors import CoveyError
-from covey.schema import ClassLabel, Feature, Image, Ragged, Sparse
-from covey.schema.columns import STRINGS
+from covey.maintenance.info import IndexState, find_index_state
+from covey.schema.images import read_header
 from covey.urls import shown
+from covey.view import shards, survey
+from covey.view.kinds import feature_kind, operators_of
+from covey.view.media import read_value
 from covey.view.messages import Columns, Query, Response, exact, json_response
 from covey.view.server import Handler
 from covey.view.session import Session
@@ -22,7 +27,7 @@ MAX_LISTED = 20
 
 
 def overview(session: Session, query: Query) -> Response:
-    """Return the splits, the features and the loader; no record is read."""
+    """Return the splits, the features and the loader."""
     splits = [_describe_split(session, name) for name in session.splits]
     opened = [dataset for _, dataset in splits if dataset is not None]
     content = {
@@ -41,8 +46,44 @@ def overview(session: Session, query: Query) -> Response:
 
 def _describe_split(session: Session, name: str) -> tuple[dict[str, Any], Dataset | None]:
     files = None if session.layout is None else session.layout.splits.get(name)
-    missing = () if files is None else files.missing
-    described: dict[str, Any] = {
+    try:
+        dataset = session.open(name)
+        return _describe_open(name, dataset, () if files is None else files.missing), dataset
+    except (CoveyError, OSError) as error:
+        return _describe_closed(name, files, error), None
+
+
+def _describe_open(name: str, dataset: Dataset, absent: tuple[str, ...]) -> dict[str, Any]:
+    found = [shard for table in dataset.tables for shard in table.index.metadata.shards]
+    kinds = (table.index.metadata.compression for table in dataset.tables)
+    missing, count = shards.find_missing(dataset)
+    return {
+        "name": name,
+        "records": len(dataset),
+        "classes": None if dataset.label is None else len(dataset.classes),
+        "bytes": sum(shard.bytes for shard in found),
+        "shards": len(found),
+        "missing": [*missing, *absent][:MAX_LISTED],
+        "missing_count": count + len(absent),
+        "index": "fresh",
+        "reason": "",
+        "compression": next((kind for kind in kinds if kind is not None), None),
+        "label": dataset.label,
+        "error": None,
+    }
+
+
+def _describe_closed(name: str, files: SplitFiles | None, error: Exception) -> dict[str, Any]:
+    """Return what is known of a split that cannot be opened."""
+    state, missing = IndexState("missing"), () if files is None else files.missing
+    if files is not None:
+        with suppress(CoveyError, OSError):
+            state = find_index_state(files)
+        with suppress(OSError, CoveyError):
+            stats = files.files.storage.stat(files.files.paths)
+            pairs = zip(files.files.names, stats, strict=True)
+            missing = (*(each for each, stat in pairs if stat is None), *missing)
+    return {
         "name": name,
         "records": None if files is None or files.records is None else sum(files.records),
         "classes": None,
@@ -50,61 +91,37 @@ def _describe_split(session: Session, name: str) -> tuple[dict[str, Any], Datase
         "shards": 0 if files is None else len(files.files.names),
         "missing": list(missing[:MAX_LISTED]),
         "missing_count": len(missing),
-        "index": "missing",
-        "reason": "",
-        "compression": None,
-        "label": None,
-        "error": None,
+        "index": state.kind,
+        "reason": state.reason,
+        "compression": None if state.metadata is None else state.metadata.compression,
+        "label": None if state.metadata is None else state.metadata.label,
+        "error": str(error),
     }
-    try:
-        dataset = session.open(name)
-        shards = [shard for table in dataset.tables for shard in table.index.metadata.shards]
-        kinds = {table.index.metadata.compression for table in dataset.tables}
-        described |= {
-            "records": len(dataset),
-            "classes": None if dataset.label is None else len(dataset.classes),
-            "bytes": sum(shard.bytes for shard in shards),
-            "shards": len(shards),
-            "index": "fresh",
-            "compression": next((kind for kind in kinds if kind is not None), None),
-            "label": dataset.label,
-        }
-    except (CoveyError, OSError) as error:
-        described["error"] = str(error)
-        return described, None
-    return described, dataset
 
 
-def _describe_features(opened: list[Dataset]) -> list[dict[str, str]]:
+def _describe_features(opened: list[Dataset]) -> list[dict[str, Any]]:
     """Return the features of all splits; one that several have is that of the first one."""
-    found: dict[str, Feature] = {}
+    found: dict[str, dict[str, Any]] = {}
     for dataset in opened:
         for name, feature in dataset.features.items():
-            found.setdefault(name, feature)
-    return [
-        {"name": name, "type": feature.summary, "kind": feature_kind(feature)}
-        for name, feature in found.items()
-    ]
+            if name not in found:
+                found[name] = {
+                    "name": name,
+                    "type": feature.summary,
+                    "kind": "image" if _has_image(dataset, name) else feature_kind(feature),
+                    "operators": operators_of(feature),
+                }
+    return list(found.values())
 
 
-def feature_kind(feature: Feature) -> str:
-    """Return how values of a feature are displayed."""
-    if isinstance(feature, Image):
-        return "image"
-    if isinstance(feature, ClassLabel):
-        return "class"
-    if hasattr(feature, "sample_rate"):
-        return "audio"
-    if isinstance(feature, Ragged):
-        return "ragged"
-    if isinstance(feature, Sparse):
-        return "sparse"
-    shape, dtype = getattr(feature, "shape", ()), getattr(feature, "dtype", "")
-    if shape:
-        return "array"
-    if dtype in STRINGS:
-        return "string" if dtype == "str" else "bytes"
-    return "number"
+def _has_image(dataset: Dataset, name: str) -> bool:
+    """Return whether the bytes of the first example are an encoded image."""
+    if feature_kind(dataset.features[name]) != "bytes" or not len(dataset):
+        return False
+    try:
+        return read_header(read_value(dataset, 0, name)) is not None
+    except (CoveyError, OSError):
+        return False
 
 
 def _describe_embeddings(session: Session) -> dict[str, Any] | None:
@@ -159,4 +176,6 @@ def classes(session: Session, query: Query) -> Response:
 ROUTES: dict[str, Handler] = {
     "/api/overview": overview,
     "/api/classes": classes,
+    **survey.ROUTES,
+    **shards.ROUTES,
 }

@@ -23,7 +23,9 @@ from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
 from covey.index import Index, index_names
 from covey.index.read import MAX_READ_BYTES, ArrayFile
-from covey.schema import ClassLabel, Features, Image
+from covey.schema import ClassLabel, Features
+from covey.schema.columns import STRINGS
+from covey.view.kinds import operators_of
 from covey.view.messages import Query, RequestError
 
 Ids = NDArray[np.int64]
@@ -140,18 +142,12 @@ class Predicate:
     def check(self) -> None:
         """Raise RequestError if the operator or the value does not suit the feature."""
         feature = self.features[self.name]
-        if isinstance(feature, Image):
-            raise RequestError(f"{self.name[:100]!r} is an image, which has no value to compare")
-        is_string = getattr(feature, "dtype", "") in ("str", "bytes")
-        has_names = isinstance(feature, ClassLabel) and feature.names is not None
-        allowed = ("contains", "equals") if is_string else ("equals", "less", "greater", "nan")
-        if has_names:
-            allowed = (*allowed, "contains")
+        allowed = operators_of(feature)
         if self.operator not in allowed:
-            raise RequestError(
-                f"{self.name[:100]!r} is {feature.summary}; op must be one of {', '.join(allowed)}"
-            )
-        if self.operator == "nan" or is_string or (has_names and not _is_number(self.value)):
+            limits = f"op must be one of {', '.join(allowed)}" if allowed else "it has no search"
+            raise RequestError(f"{self.name[:100]!r} is {feature.summary}; {limits}")
+        is_name = isinstance(feature, ClassLabel) and self.operator in ("contains", "equals")
+        if self.operator == "nan" or is_name or getattr(feature, "dtype", "") in STRINGS:
             return
         if not _is_number(self.value):
             raise RequestError(f"value is {self.value[:40]!r}; must be a number")
@@ -159,7 +155,9 @@ class Predicate:
     def matches(self, dataset: Dataset, ids: Ids) -> NDArray[np.bool_]:
         """Return which of some examples match."""
         column = self.features.find(dataset.decode(self.features, ids), self.name)
-        if self._wanted is not None:
+        if isinstance(self.features[self.name], ClassLabel) and self._compares_strings:
+            if self._wanted is None:  # the name of a class without a name is its id
+                return self._match_strings([str(each) for each in column.tolist()])
             known = (column >= 0) & (column < len(self._wanted))
             return np.asarray(known & self._wanted[np.where(known, column, 0)])
         values, splits = _flatten(column)
@@ -170,12 +168,16 @@ class Predicate:
             found = compare(values, self.operator, self.value)
         return found if splits is None else any_of_rows(found, splits)
 
+    @property
+    def _compares_strings(self) -> bool:
+        return self.operator in ("contains", "equals")
+
     @cached_property
     def _wanted(self) -> NDArray[np.bool_] | None:
-        """Which classes match by their names; None if names are not compared."""
+        """Which classes match by their names; None if they have no names."""
         feature = self.features[self.name]
         names = feature.names if isinstance(feature, ClassLabel) else None
-        if names is None or self.operator not in ("contains", "equals"):
+        if names is None:
             return None
         wanted = np.append(self._match_strings(list(names)), False)  # never empty
         number = _to_integer(self.value) if _is_number(self.value) else None
