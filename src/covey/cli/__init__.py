@@ -18,7 +18,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import covey
-from covey.cli import commit, completion, index, info, repair, sample, show, verify, view, write
+from covey.cli import (
+    commit,
+    completion,
+    index,
+    info,
+    repair,
+    report,
+    sample,
+    show,
+    verify,
+    view,
+    write,
+)
 from covey.cli.output import OptionNames, print_message
 from covey.errors import CoveyError, closest, escape, list_names
 
@@ -32,6 +44,7 @@ COMMANDS = {
     "show": show,
     "sample": sample,
     "view": view,
+    "report": report,
     "verify": verify,
     "repair": repair,
     "index": index,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
 from covey.cli.options import (
+    CLASSES_PER_BATCH,
+    add_batch,
     add_path,
     add_running,
     picture,
@@ -40,9 +42,6 @@ examples:
   covey sample data/birds --class-weights sqrt --json --no-save
 """
 
-CLASSES_PER_BATCH = 8
-EXAMPLES_PER_CLASS = 4
-
 _MAX_VALUE_COLUMNS = 4
 _MIN_VALUE_WIDTH = 24
 _VALUES_WIDTH = 100
@@ -51,29 +50,7 @@ _VALUES_WIDTH = 100
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_path(parser)
-    parser.add_argument(
-        "-p",
-        "--classes-per-batch",
-        metavar="P",
-        type=positive,
-        help=f"number of classes (default: {CLASSES_PER_BATCH}, or all if there are fewer)",
-    )
-    parser.add_argument(
-        "-k",
-        "--examples-per-class",
-        metavar="K",
-        type=positive,
-        default=EXAMPLES_PER_CLASS,
-        help="number of examples of each class (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--label",
-        metavar="NAME",
-        help="label feature, or @file (default: that of the index, or a feature with a common "
-        "name)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the batches (default: 0)")
-    parser.add_argument("--step", type=int, default=0, help="step of the batch (default: 0)")
+    add_batch(parser)
     parser.add_argument(
         "--class-weights",
         choices=("sqrt", "size"),
