@@ -25,7 +25,7 @@ from covey.view.search import (
     ORDERS,
     SCAN_TIMEOUT_S,
     Candidates,
-    Members,
+    SplitExamples,
     Predicate,
     SizeOrder,
     scan,
@@ -58,7 +58,7 @@ def find(session: Session, query: Query) -> Response:
     limit = query.integer("limit", 200, low=1, high=MAX_FOUND)
     cursor = query.integer("cursor", 0)
     predicate = Predicate.parse(dataset.features, query)
-    members = Members(dataset, class_id)
+    members = SplitExamples(dataset, class_id)
     candidates: Candidates = members
     if order != "id":
         key = query.string("split", ""), class_id, order

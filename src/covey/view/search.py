@@ -58,7 +58,7 @@ class Candidates(Protocol):
         """Return the ids at some positions."""
 
 
-class Members:
+class SplitExamples:
     """The examples of a split, or of one of its classes, in the order of their ids.
 
     Args:
@@ -354,7 +354,7 @@ class SizeOrder:
         count: Number of records to find.
     """
 
-    def __init__(self, members: Members, *, largest: bool, count: int = MAX_ORDERED) -> None:
+    def __init__(self, members: SplitExamples, *, largest: bool, count: int = MAX_ORDERED) -> None:
         self._sign = -1 if largest else 1
         self._count = count
         self._chunks = _lengths(members)
@@ -393,7 +393,7 @@ class SizeOrder:
         return Listed(self._ids)
 
 
-def _lengths(members: Members) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
+def _lengths(members: SplitExamples) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
     """Yield parts of examples: how many were scanned, their ids, and the sizes of their records."""
     dataset = members.dataset
     index = dataset.whole_index
@@ -416,7 +416,7 @@ def _open_rows(index: Index) -> ArrayFile:
 
 
 def _lengths_of_rows(
-    members: Members, file: ArrayFile
+    members: SplitExamples, file: ArrayFile
 ) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
     done = matched = 0
     for chunk in file.chunks(_ROWS_BYTES):
