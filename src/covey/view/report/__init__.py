@@ -71,18 +71,13 @@ def check_target(path: object) -> Path:
             exist, or the path is a directory or a URL.
     """
     target = Path(check_local(path, "out"))
+    name = shown(str(target))
     if target.suffix.lower() != ".html":
-        raise DatasetError(
-            "the name of a report must end with .html", path=shown(str(target)), option="out"
-        )
+        raise DatasetError("the name of a report must end with .html", path=name)
     if target.is_dir():
-        raise DatasetError("this is a directory", path=shown(str(target)), option="out")
+        raise DatasetError("this is a directory; must be a file", path=name)
     if not target.parent.is_dir():
-        raise DatasetError(
-            f"there is no directory {shown(str(target.parent))!r}",
-            path=shown(str(target)),
-            option="out",
-        )
+        raise DatasetError("the directory does not exist", path=shown(str(target.parent)))
     return target
 
 
@@ -129,11 +124,13 @@ def _ask(session: Session, path: str, **parameters: object) -> dict[str, Any]:
 def _header(overview: Mapping[str, Any]) -> str:
     records = [each["records"] for each in overview["splits"]]
     total = count_of(sum(each or 0 for each in records), "example")
-    path = "" if overview["path"] is None else f"<p><code>{text(overview['path'], 500)}</code></p>"
+    path = overview["path"]
+    is_title = path is None or path == overview["title"]
+    listed = "" if is_title else f"<p><code>{text(path, 500)}</code></p>"
     splits = count_of(len(records), "split")
     kind = {"TFRecords": "TFRecord files"}.get(overview["kind"], f"a {overview['kind']}")
     return (
-        f"<header><h1>{text(overview['title'], 200)}</h1>{path}"
+        f"<header><h1>{text(overview['title'], 200)}</h1>{listed}"
         f'<p class="muted">{html.escape(kind.capitalize())}: {total} in {splits}, '
         f"{count_of(len(overview['features']), 'feature')}.</p></header>"
     )

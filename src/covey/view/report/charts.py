@@ -90,7 +90,8 @@ def value_panel(name: str, found: Mapping[str, Any]) -> str:
     if images:
         facts += _image_facts(images)
     listed = "".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in facts)
-    charts = _histogram(name, found.get("histogram"))
+    largest = found["lengths"][2] if found.get("lengths") else found.get("max")
+    charts = _histogram(name, found.get("histogram"), largest)
     if images and len(images.get("sizes") or ()) > 1:
         charts += _sizes(images["sizes"])
     facts_list = f"<dl>{listed}</dl>" if listed else ""
@@ -114,12 +115,12 @@ def _image_facts(images: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def _histogram(name: str, found: Mapping[str, Any] | None) -> str:
+def _histogram(name: str, found: Mapping[str, Any] | None, largest: float | None) -> str:
     if not found or not found.get("counts"):
         return ""
     counts: list[int] = found["counts"]
     what = str(found.get("what", "values"))
-    ranges = _ranges(found["edges"])
+    ranges = _ranges(found["edges"], largest)
     titles = [f"{span}: {count:,}" for span, count in zip(ranges, counts, strict=True)]
     highest = max(range(len(counts)), key=counts.__getitem__)
     ends = [ranges[0].partition(" to ")[0], ranges[-1].rpartition(" to ")[2]]
@@ -137,15 +138,21 @@ def _histogram(name: str, found: Mapping[str, Any] | None) -> str:
     )
 
 
-def _ranges(edges: Sequence[float]) -> list[str]:
+def _ranges(edges: Sequence[float], largest: float | None = None) -> list[str]:
     """Return the range of each bin; that of integers, whose edges are between them, as integers.
 
-    >>> _ranges([0.5, 1.5, 2.5]), _ranges([-0.5, 1.5]), _ranges([0, 0.25])
+    Args:
+        edges: The edges of the bins.
+        largest: The largest value; the last bin of integers may be wider than they need.
+
+    >>> _ranges([0.5, 1.5, 2.5]), _ranges([-0.5, 2.5], 1), _ranges([0, 0.25])
     (['1', '2'], ['0 to 1'], ['0 to 0.25'])
     """
     if any(edge % 1 != 0.5 for edge in edges):
         return [f"{number_text(low)} to {number_text(high)}" for low, high in pairwise(edges)]
     spans = [(math.ceil(low), math.floor(high)) for low, high in pairwise(edges)]
+    if largest is not None and spans[-1][0] <= largest < spans[-1][1]:
+        spans[-1] = spans[-1][0], int(largest)
     return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in spans]
 
 
