@@ -198,6 +198,8 @@ def scan_neighbours(session, number, k):
     while cursor is not None:
         part = ask(session, "/api/neighbours", f"id={number}&k={k}&cursor={cursor}")
         assert part["scanned"] == (part["total"] if part["cursor"] is None else part["cursor"])
+        dataset = session.open("examples")
+        assert dataset.classes.labels[part["class"]] == dataset.labels[number]
         rows, cursor, requests = rows + part["neighbours"], part["cursor"], requests + 1
     order = sorted(
         rows, key=lambda row: (row.get("distance", -row.get("similarity", 0)), row["id"])
@@ -318,7 +320,9 @@ def test_without_a_label(tmp_path):
         session = session_of(ds, matrix(20))
         _, arrays = columns_of(ROUTES["/api/points"](session, Query("")))
         assert (arrays["position"] == NO_CLASS).all()
-        assert ask(session, "/api/neighbours", "id=3&k=2")["neighbours"][0]["class"] is None
+        found = ask(session, "/api/neighbours", "id=3&k=2")
+        assert found["neighbours"][0]["class"] is None
+        assert found["class"] is None
         with pytest.raises(RequestError, match="no label"):
             ask(session, "/api/disagreements")
 

@@ -46,7 +46,7 @@ MAX_NEIGHBOURS = 100
 
 # Examples of a class in a sample: as many as a neighbourhood needs for a majority.
 _MIN_PER_CLASS = 2 * DEFAULT_NEIGHBOURS
-_BLOCK_BYTES = 48 << 20
+_BLOCK_BYTES = 24 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,16 +366,19 @@ def _neighbours(session: Session, query: Query) -> Response:
     count = query.integer("k", DEFAULT_NEIGHBOURS, low=1, high=MAX_NEIGHBOURS)
     begin = query.integer("cursor", 0, high=embeddings.points)
     ids, values, cursor = embeddings.neighbours(number, count, begin)
-    classes = [None] * len(ids) if dataset.label is None else class_positions(dataset, ids).tolist()
+    classes: list[int | None] = [None] * (len(ids) + 1)
+    if dataset.label is not None:
+        classes = class_positions(dataset, np.append(ids, number)).tolist()
     name, sign = ("similarity", 1) if embeddings.is_cosine else ("distance", -1)
     return json_response(
         {
             "neighbours": [
                 {"id": each, name: sign * value, "class": position}
                 for each, value, position in zip(
-                    ids.tolist(), values.tolist(), classes, strict=True
+                    ids.tolist(), values.tolist(), classes[:-1], strict=True
                 )
             ],
+            "class": classes[-1],
             "cursor": cursor,
             "scanned": embeddings.points if cursor is None else cursor,
             "total": embeddings.points,
