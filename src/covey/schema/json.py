@@ -120,6 +120,8 @@ def _from_json(value: Any, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise FormatError(f"a value is nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, list):
+        if set(map(type, value)) == {str}:  # a million class names
+            return tuple(value)
         return tuple(_from_json(each, depth + 1) for each in value)
     if not isinstance(value, Mapping):
         return value

@@ -131,9 +131,10 @@ class ClassLabel(Feature):
         if self.names is not None:
             given: Any = self.names
             names = tuple(given)
-            if isinstance(given, str) or not all(isinstance(name, str) for name in names):
+            kinds = set(map(type, names))  # of a million names, one
+            if isinstance(given, str) or not all(issubclass(each, str) for each in kinds):
                 raise FeatureError(option="names", found=given, allowed="a list of strings")
-            self._positions.update((name, i) for i, name in enumerate(names))
+            self._positions.update(zip(names, range(len(names)), strict=True))
             if len(self._positions) != len(names):
                 twice = next(n for i, n in enumerate(names) if self._positions[n] != i)
                 raise FeatureError(f"the name {twice!r} occurs twice", option="names")
