@@ -209,4 +209,15 @@ bool lies_in_fault(const void* address) noexcept {
   return false;
 }
 
+void release_pages() noexcept {
+  // A range is unregistered, with the lock, before it is unmapped.
+  const std::lock_guard guard(registry_lock());
+  for (const GuardNode* node = nodes.load(std::memory_order_acquire); node != nullptr;
+       node = node->next) {
+    const std::uintptr_t begin = node->begin.load(std::memory_order_relaxed);
+    const std::uintptr_t end = node->end.load(std::memory_order_relaxed);
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
+}
+
 }  // namespace covey

@@ -49,4 +49,8 @@ inline bool has_faulted(const void* address) noexcept {
   return fault_count() != 0 && lies_in_fault(address);
 }
 
+// Removes the pages of all guarded ranges from the memory of this process. They stay in the page
+// cache, and are mapped again by the next read.
+void release_pages() noexcept;
+
 }  // namespace covey

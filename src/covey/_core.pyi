@@ -195,6 +195,11 @@ def has_faulted(data: Buffer) -> bool:
     Return whether memory of map_file() was read after its file was truncated. To be called after the read.
     """
 
+def release_pages() -> None:
+    """
+    Remove the pages of all mapped files from the memory of this process; the next read maps them again.
+    """
+
 class ColumnSpec:
     """One key of an Example: how it is stored and decoded."""
 

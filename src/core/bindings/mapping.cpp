@@ -47,6 +47,14 @@ void register_mapping(nb::module_& m) {
       nb::arg("data"), nb::sig("def has_faulted(data: Buffer) -> bool"),
       "Return whether memory of map_file() was read after its file was truncated. To be called "
       "after the read.");
+  m.def(
+      "release_pages",
+      [] {
+        const GilReleased released;
+        release_pages();
+      },
+      "Remove the pages of all mapped files from the memory of this process; the next read maps "
+      "them again.");
 }
 
 }  // namespace covey

@@ -25,9 +25,9 @@ from covey.view.search import (
     ORDERS,
     SCAN_TIMEOUT_S,
     Candidates,
-    SplitExamples,
     Predicate,
     SizeOrder,
+    SplitExamples,
     scan,
 )
 from covey.view.server import Handler
@@ -42,7 +42,8 @@ MAX_STRING = 20_000
 MAX_LISTED_STRING = 1000
 """Most characters of a string in an array."""
 
-# Examples are read together up to this size.
+# Examples are read together up to this number, and up to this size.
+_GROUP = 32
 _MAX_READ_BYTES = 16 << 20
 
 
@@ -68,7 +69,8 @@ def find(session: Session, query: Query) -> Response:
             return json_response({**content, "total": members.length, "corrupt": 0})
         candidates = search.found()
     if predicate is not None:
-        found = scan(dataset, candidates, predicate, cursor, limit)
+        release = session.release_pages
+        found = scan(dataset, candidates, predicate, cursor, limit, after_read=release)
         content = {"ids": found.ids, "cursor": found.cursor, "scanned": found.scanned}
         total = len(found.ids) if found.cursor is None and cursor == 0 else None
         return json_response(
@@ -87,16 +89,19 @@ def examples(session: Session, query: Query) -> Response:
     ids = query.ids("ids", len(dataset))
     if len(ids) > MAX_READ_EXAMPLES:
         raise RequestError(f"there are {len(ids)} ids; the limit is {MAX_READ_EXAMPLES}")
-    return json_response({"examples": read_summaries(dataset, ids)})
+    found: list[dict[str, Any]] = []
+    for begin in range(0, len(ids), _GROUP):
+        found += read_summaries(dataset, ids[begin : begin + _GROUP])
+        session.release_pages()
+    return json_response({"examples": found})
 
 
 def read_summaries(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return summaries of examples; one that cannot be read has an error."""
     sizes = dataset.raw.lengths(ids)
     found: list[dict[str, Any]] = []
-    # Examples of up to some bytes in all are read together.
-    groups = np.flatnonzero(np.diff(np.cumsum(sizes) // _MAX_READ_BYTES)) + 1
-    for part in np.split(ids, groups):
+    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _MAX_READ_BYTES)) + 1
+    for part in np.split(ids, cuts):
         found += _read(dataset, part)
     for example, size in zip(found, sizes.tolist(), strict=True):
         example["bytes"] = size

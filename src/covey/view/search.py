@@ -37,14 +37,15 @@ SCAN_TIMEOUT_S = 0.3
 """Time after which a scan returns what it found."""
 MAX_ORDERED = 10_000
 """Number of records that are sorted by size."""
+MAX_SCATTERED = 100_000
+"""A class with more examples is found faster in all rows of the index than row by row."""
 
 # Examples and bytes that are read at once; the first read of a scan is small.
 _FIRST_READ_EXAMPLES = 256
 _MAX_READ_EXAMPLES = 8192
 _MAX_READ_BYTES = 8 << 20
-_ROWS_BYTES = 4 << 20
-# A class with more examples is found faster in all rows of the index than row by row.
-_MAX_SCATTERED = 100_000
+# Rows of the index that are read at once.
+_CHUNK_ROWS = 1 << 17
 
 
 class Candidates(Protocol):
@@ -295,7 +296,9 @@ def scan(
     predicate: Predicate,
     cursor: int,
     limit: int,
+    *,
     timeout_s: float = SCAN_TIMEOUT_S,
+    after_read: Callable[[], None] = lambda: None,
 ) -> Found:
     """Find examples that match, from a position on, until there are enough or time is up.
 
@@ -306,6 +309,7 @@ def scan(
         cursor: Position of the first candidate.
         limit: Maximum number of ids.
         timeout_s: Time after which no further example is read; at least one read is done.
+        after_read: Function that is called after each read.
     """
     ids: list[int] = []
     corrupt, size = 0, _FIRST_READ_EXAMPLES
@@ -321,6 +325,7 @@ def scan(
         done = int(rows[-1]) + 1 if len(ids) == limit else len(part)
         corrupt += int(failed[:done].sum())
         cursor += done
+        after_read()
         if time.monotonic() > end:
             break
         size = min(2 * size, _MAX_READ_EXAMPLES)
@@ -352,12 +357,28 @@ class SizeOrder:
         members: The examples.
         largest: Whether the largest are searched.
         count: Number of records to find.
+        map_from: Size of index rows from which their file is read, because they are mapped.
+        max_scattered: Number of examples of a class up to which their rows are read one by one;
+            those of a larger class are found in all rows.
     """
 
-    def __init__(self, members: SplitExamples, *, largest: bool, count: int = MAX_ORDERED) -> None:
+    def __init__(
+        self,
+        members: SplitExamples,
+        *,
+        largest: bool,
+        count: int = MAX_ORDERED,
+        map_from: int = MAX_READ_BYTES,
+        max_scattered: int = MAX_SCATTERED,
+    ) -> None:
         self._sign = -1 if largest else 1
         self._count = count
-        self._chunks = _lengths(members)
+        index = members.dataset.whole_index
+        is_scattered = members.class_id is not None and members.length <= max_scattered
+        if index is not None and not is_scattered and index.rows.nbytes > map_from:
+            self._chunks = _lengths_of_rows(members, index)
+        else:
+            self._chunks = _lengths(members)
         self._ids = np.zeros(0, np.int64)
         self._keys = np.zeros(0, np.int64)
         self._lock = threading.Lock()
@@ -395,39 +416,33 @@ class SizeOrder:
 
 def _lengths(members: SplitExamples) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
     """Yield parts of examples: how many were scanned, their ids, and the sizes of their records."""
-    dataset = members.dataset
-    index = dataset.whole_index
-    is_scattered = members.class_id is not None and members.length <= _MAX_SCATTERED
-    if index is not None and not is_scattered and index.rows.nbytes > MAX_READ_BYTES:
-        # The file is read, not the mapping, whose pages would count as memory of the process.
-        with _open_rows(index) as file:
-            if file.shape == index.rows.shape and file.dtype == index.rows.dtype:
-                yield from _lengths_of_rows(members, file)
-                return
-    step = _ROWS_BYTES // 24
-    for begin in range(0, members.length, step):
-        ids = members.slice(begin, begin + step)
-        yield begin + len(ids), ids, dataset.raw.lengths(ids)
-
-
-def _open_rows(index: Index) -> ArrayFile:
-    assert index.home is not None  # larger arrays are mapped from there
-    return ArrayFile(Path(index.home[0]) / index_names(index.home[1])["rows"])
+    for begin in range(0, members.length, _CHUNK_ROWS):
+        ids = members.slice(begin, begin + _CHUNK_ROWS)
+        yield begin + len(ids), ids, members.dataset.raw.lengths(ids)
 
 
 def _lengths_of_rows(
-    members: SplitExamples, file: ArrayFile
+    members: SplitExamples, index: Index
 ) -> Iterator[tuple[int, Ids, NDArray[np.int64]]]:
+    """Yield the same from the file of the index.
+
+    It is read, because pages of the mapping that were touched count as memory of the process.
+    """
+    assert index.home is not None  # it is mapped from there
+    path = Path(index.home[0]) / index_names(index.home[1])["rows"]
     done = matched = 0
-    for chunk in file.chunks(_ROWS_BYTES):
-        rows = np.frombuffer(chunk, file.dtype)
-        ids = np.arange(done, done + len(rows), dtype=np.int64)
-        done += len(rows)
-        if members.class_id is not None:
-            mine = rows["label"] == members.class_id
-            rows, ids = rows[mine], ids[mine]
-        matched += len(ids)
-        yield matched, ids, rows["length"].astype(np.int64)
+    with ArrayFile(path) as file:
+        if file.shape != index.rows.shape or file.dtype != index.rows.dtype:
+            raise index.truncated()
+        for chunk in file.chunks(_CHUNK_ROWS * file.dtype.itemsize):
+            rows = np.frombuffer(chunk, file.dtype)
+            ids = np.arange(done, done + len(rows), dtype=np.int64)
+            done += len(rows)
+            if members.class_id is not None:
+                mine = rows["label"] == members.class_id
+                rows, ids = rows[mine], ids[mine]
+            matched += len(ids)
+            yield matched, ids, rows["length"].astype(np.int64)
 
 
 class SizeOrders:

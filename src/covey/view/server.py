@@ -317,6 +317,7 @@ class Connection(BaseRequestHandler):
                 raise RequestError(f"{head.method} is not allowed here", 405)
             with server.running:
                 response = server.routes[path](server.session, Query(head.query, body))
+                server.session.release_pages()
         elif path in server.page and head.method != "POST":
             response = server.page[path]
         else:

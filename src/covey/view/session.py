@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey import _core
 from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
 from covey.urls import shown
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from covey.loader import Loader
     from covey.view.embeddings import Embeddings
 
+MAX_MAPPED_BYTES = 64 << 20
+"""Size of mapped files in memory, above which they are released after a request."""
 MAX_IMAGE_BYTES = 32 << 20
 """Maximum size of all images that are cached, encoded."""
 
@@ -149,6 +153,15 @@ class Session:
             raise next(iter(errors.values()))
         return errors
 
+    def release_pages(self) -> None:
+        """Remove the pages of mapped files from the memory of the process, if there are many.
+
+        The kernel maps up to 2 MB for a record of some bytes. The process of a caller, who may be
+        training, keeps its pages.
+        """
+        if self.path is not None and _mapped_bytes() > MAX_MAPPED_BYTES:
+            _core.release_pages()
+
     def close(self) -> None:
         """Close the embeddings, and the datasets that the session opened."""
         if self.embeddings is not None:
@@ -156,3 +169,12 @@ class Session:
         if self.path is not None:
             for dataset in list(self._datasets.values()):
                 dataset.close()
+
+
+def _mapped_bytes() -> int:
+    """Return the size of the pages of files in the memory of this process; 0 if it is unknown."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[2]) * os.sysconf("SC_PAGESIZE")
+    except (OSError, ValueError, IndexError):  # not Linux
+        return 0

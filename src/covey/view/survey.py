@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,22 +37,30 @@ def survey(session: Session, query: Query) -> Response:
     key = "survey", query.string("split", "")
     response = session.images.get(key)
     if response is None:
-        response = json_response(read_survey(dataset))
+        response = json_response(read_survey(dataset, after_part=session.release_pages))
         session.images.put(key, response)
     return response
 
 
-def read_survey(dataset: Dataset, timeout_s: float = SURVEY_TIMEOUT_S) -> dict[str, Any]:
+def read_survey(
+    dataset: Dataset,
+    *,
+    timeout_s: float = SURVEY_TIMEOUT_S,
+    after_part: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Return a survey as values of JSON.
 
     Args:
         dataset: The split.
         timeout_s: Time after which no further examples are read.
+        after_part: Function that is called after each part of the sample.
     """
     found = _Sample(dataset)
     end = time.monotonic() + timeout_s
     for ids in sample_parts(len(dataset)):
-        if not found.add(ids) or time.monotonic() > end:
+        is_last = not found.add(ids)
+        after_part()
+        if is_last or time.monotonic() > end:
             break
     return found.to_json()
 
