@@ -200,12 +200,16 @@ class Columns:
 
     def add_strings(self, name: str, strings: Sequence[str]) -> None:
         """Add a column of strings."""
-        encoded = [each.encode(errors="replace") for each in strings]
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        offsets = np.zeros(len(encoded) + 1, np.uint32)
-        np.cumsum(lengths, out=offsets[1:])
+        joined = "".join(strings)
+        if joined.isascii():  # a character is a byte: a million names are not encoded one by one
+            data, sizes = joined.encode(), map(len, strings)
+        else:
+            encoded = [each.encode(errors="replace") for each in strings]
+            data, sizes = b"".join(encoded), map(len, encoded)
+        offsets = np.zeros(len(strings) + 1, np.uint32)
+        np.cumsum(np.fromiter(sizes, np.int64, len(strings)), out=offsets[1:])
         self.arrays[f"{name}.offsets"] = offsets
-        self.arrays[f"{name}.data"] = np.frombuffer(b"".join(encoded), np.uint8)
+        self.arrays[f"{name}.data"] = np.frombuffer(data, np.uint8)
 
     def response(self) -> Response:
         """Return the arrays as binary data."""
