@@ -1,7 +1,7 @@
 // Values of examples as elements: images, strings, audio, numbers, and small plots of arrays.
 //
 // The summary of a value is what /api/examples returns: a string, a number, {id, name} of a class, or
-// an object whose `kind` is image, audio, bytes, array, ragged or sparse.
+// an object whose `kind` is string (a long one), image, audio, bytes, array, ragged or sparse.
 
 import { url } from "./api.js";
 import { sparkline } from "./charts.js";
@@ -13,21 +13,12 @@ const ORDER = ["image", "audio", "string", "ragged", "array", "sparse", "number"
 const SIDES = [64, 128, 256, 512, 1024];
 const PLOT_HEIGHT = 48;
 
-/** Return whether an array is shown as an image, as the server decides it. */
-export function isImageShape(shape) {
-  if (!shape || shape.length < 2 || shape.length > 3) return false;
-  const [height, width, depth = 1] = shape;
-  if ([1, 3, 4].includes(depth) && Math.min(height, width) >= 4) return true;
-  return shape.length === 3 && [1, 3].includes(height) && Math.min(width, depth) >= 4;
-}
-
-/** Return the kind of a summary, with "image" for arrays that look like one. */
+/** Return the kind of a summary; arrays that the server displays as an image have a `picture`. */
 export function kindOf(summary) {
   if (typeof summary === "string") return "string";
   if (summary === null || typeof summary !== "object") return "number";
-  if (!summary.kind) return summary.text === undefined ? "class" : "string";
-  if (summary.kind === "array" && isImageShape(summary.shape) && summary.dtype !== "str") return "image";
-  return summary.kind;
+  if (!summary.kind) return "class";
+  return summary.picture ? "image" : summary.kind;
 }
 
 /** Return the feature that stands for an example: an image if it has one. */
@@ -37,10 +28,9 @@ export function mainFeature(example) {
   return names.sort((a, b) => rank(a) - rank(b))[0] ?? null;
 }
 
-/** Return the string of a summary, or null: a long string is `{text, truncated}` or a plain string. */
+/** Return the string of a summary; a long string is `{text, length}`. */
 function stringOf(summary) {
-  if (typeof summary === "string") return summary;
-  return summary?.text ?? summary?.value ?? null;
+  return typeof summary === "string" ? summary : summary.text;
 }
 
 /** Return a string as paragraphs of text: its line breaks stay, other control characters are visible. */
@@ -99,7 +89,7 @@ function imageElement(split, id, feature, summary, size) {
   if (summary.kind === "image" && !summary.format) return h("span", { class: "muted" }, describe(summary));
   const wanted = size * Math.min(2, window.devicePixelRatio || 1);
   const side = SIDES.find((each) => each >= wanted) ?? SIDES[SIDES.length - 1];
-  const [height, width] = summary.kind === "image" ? [summary.height, summary.width] : summary.shape;
+  const [height, width] = summary.kind === "image" ? [summary.height, summary.width] : summary.picture;
   const image = h("img", {
     class: Math.max(height, width) <= 128 ? "value-image pixelated" : "value-image",
     alt: `${display(feature, 60)}, ${height} × ${width}`,
@@ -180,9 +170,11 @@ export function className(example) {
  * Return the card of an example in a grid.
  *
  * Options: `size` (pixels of its side), `onopen(example)`, `feature` (what it shows; the main feature by
- * default), `isSelectable` (a checkbox; by default yes).
+ * default), `isSelectable` (a checkbox; by default yes), `hasClass` (whether it names the class;
+ * by default yes).
  */
-export function exampleCard(context, split, example, { size = 128, onopen, feature, isSelectable = true } = {}) {
+export function exampleCard(context, split, example, options = {}) {
+  const { size = 128, onopen, feature, isSelectable = true, hasClass = true } = options;
   if (!example || example.isLoading) return h("div", { class: "card card-loading", "aria-busy": "true" });
   const name = feature && feature in (example.values ?? {}) ? feature : mainFeature(example);
   const title = [`Example ${formatNumber(example.id)}`, className(example)].filter(Boolean).join(", ");
@@ -199,7 +191,7 @@ export function exampleCard(context, split, example, { size = 128, onopen, featu
     checked: context.selection.has(split, example.id),
     onchange: (event) => context.selection.toggle(split, example.id, event.target.checked),
   });
-  const caption = h("div", { class: "card-caption" }, h("span", { class: "card-class" }, className(example) ?? ""),
+  const caption = h("div", { class: "card-caption" }, h("span", { class: "card-class" }, (hasClass && className(example)) || ""),
     h("span", { class: "muted" }, `#${example.id}`));
   // The button is an overlay: players and plots are not inside it.
   return h("div", { class: example.error ? "card card-broken" : "card" }, h("div", { class: "card-value" }, content), caption, open, box);

@@ -1,76 +1,13 @@
-// Charts on a canvas: bars, histograms, lines and sparklines. Colours are tokens of style.css.
+// Charts on a canvas: bars, histograms and lines. Colours are tokens of style.css.
 //
-// Each function returns an element with `update(options)`. A chart is drawn when its element is in the
-// page and has a size, and again when the size or the theme changes. A range input under the chart is
-// its keyboard access: it moves the cursor, and tells screen readers what is there.
+// Each function returns an element with `update(options)`. A range input under the chart is its keyboard
+// access: it moves the cursor, and tells screen readers what is there.
 
+import { colours, formatTick, powers, prepare, ticks, watch } from "./canvas.js";
 import { formatNumber, h } from "./dom.js";
 
-const drawn = new Map(); // elements in the page, and the functions that draw them
-const all = new WeakMap();
-
-const observer = new ResizeObserver((entries) => {
-  for (const { target } of entries) {
-    if (target.isConnected && target.clientWidth) {
-      drawn.set(target, all.get(target));
-      all.get(target)();
-    } else drawn.delete(target);
-  }
-});
-
-/** Draw all charts of the page again. */
-function redraw() {
-  for (const [element, draw] of drawn) {
-    if (element.isConnected) draw();
-    else drawn.delete(element);
-  }
-}
-
-window.addEventListener("covey-theme", redraw);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-
-/** Return the colours of the current theme. */
-export function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const names = ["ground", "raised", "line", "strong-line", "text", "muted", "accent", "second", "error"];
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-}
-
-/** Return the 2D context of a canvas that has the pixels of its element, with a unit of one CSS pixel. */
-export function prepare(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.max(1, Math.round(width * ratio));
-  canvas.height = Math.max(1, Math.round(height * ratio));
-  const pen = canvas.getContext("2d");
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.clearRect(0, 0, width, height);
-  return pen;
-}
-
-const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 });
-
-/** Return a number for an axis: 12K, 0.25. */
-export function formatTick(value) {
-  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
-  return Math.abs(value) < 1000 ? String(Number(value.toPrecision(3))) : COMPACT.format(value);
-}
-
-/** Return about `count` round numbers from `low` to `high`. */
-export function ticks(low, high, count = 4) {
-  const span = high - low;
-  if (!(span > 0)) return [low];
-  const power = 10 ** Math.floor(Math.log10(span / count));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => span / each <= count + 0.5) ?? span;
-  const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * span; k += 1) found.push(k * step);
-  return found;
-}
-
-function powers(high) {
-  const found = [];
-  for (let each = 1; each <= high; each *= 10) found.push(each);
-  return found.length > 5 ? found.filter((_, i) => i % Math.ceil(found.length / 5) === 0) : found;
-}
+export { sparkline } from "./sparkline.js";
+export { colours, formatTick, prepare, ticks } from "./canvas.js";
 
 const MARGIN = { left: 46, right: 10, top: 8, bottom: 22 };
 
@@ -94,8 +31,7 @@ class Chart {
     this.range.addEventListener("keydown", (event) => event.key === "Enter" && this.choose(Number(this.range.value)));
     this.options = {};
     this.update(options);
-    all.set(this.plot, () => this.draw());
-    observer.observe(this.plot);
+    watch(this.plot, () => this.draw());
   }
 
   /** Change options, and draw again. */
@@ -201,7 +137,8 @@ class Bars extends Chart {
     let high = 0;
     for (let i = 0; i < count; i += 1) if (values[i] > high) high = values[i];
     const share = log ? (value) => (value > 0 ? Math.log(2 * value) / Math.log(2 * high) : 0) : (value) => value / high;
-    this.drawAxis(pen, colour, high ? (log ? powers(high) : ticks(0, high, 3)) : [0], (value) => height * (1 - (high ? share(value) : 0)));
+    const marks = log ? powers(high) : ticks(0, high, 3);
+    this.drawAxis(pen, colour, high ? marks : [0], (value) => height * (1 - (high ? share(value) : 0)));
     if (!high) return;
     // More bars than pixels: each column of pixels is the highest of its bars.
     const columns = Math.min(count, Math.max(1, Math.floor(width)));
@@ -214,8 +151,10 @@ class Bars extends Chart {
       if (!value) continue;
       const tall = Math.max(1, height * share(value));
       pen.fillStyle = column === marked ? colour.second : colour.accent;
-      const left = (column * width) / columns;
-      pen.fillRect(MARGIN.left + left, MARGIN.top + height - tall, Math.max(1, width / columns - space), tall);
+      // Whole pixels: bars that touch would else show stripes.
+      const left = Math.round((column * width) / columns);
+      const wide = Math.max(1, Math.round(((column + 1) * width) / columns) - left - space);
+      pen.fillRect(MARGIN.left + left, MARGIN.top + height - tall, wide, tall);
     }
     this.drawLabels(pen, colour, this.options.xLabels?.(this) ?? []);
   }
@@ -242,7 +181,12 @@ export function barChart(options) {
  * `onclick(index)`.
  */
 export function histogram({ edges, counts, ...options }) {
-  const label = (index) => `${formatNumber(edges[index])} to ${formatNumber(edges[index + 1])}`;
+  // Bins of integers are bounded by halves: 0.5, 1.5 is the bin of 1.
+  const isInteger = edges.length > 1 && edges.every((each) => Math.abs((each % 1) * 2) === 1);
+  const label = (index) => {
+    const [low, high] = isInteger ? [edges[index] + 0.5, edges[index + 1] - 0.5] : [edges[index], edges[index + 1]];
+    return low === high ? formatNumber(low) : `${formatNumber(low)} to ${formatNumber(high)}`;
+  };
   const marks = (chart) => {
     const wanted = ticks(edges[0], edges[edges.length - 1], 4);
     const span = edges[edges.length - 1] - edges[0] || 1;
@@ -273,7 +217,9 @@ class Lines extends Chart {
     const [low, span] = this.bounds;
     const wanted = low + ((offset - MARGIN.left) / this.width) * span;
     let best = -1;
-    for (let i = 0; i < x.length; i += 1) if (best < 0 || Math.abs(x[i] - wanted) < Math.abs(x[best] - wanted)) best = i;
+    for (let i = 0; i < x.length; i += 1) {
+      if (best < 0 || Math.abs(x[i] - wanted) < Math.abs(x[best] - wanted)) best = i;
+    }
     return best;
   }
 
@@ -303,7 +249,8 @@ class Lines extends Chart {
     const y = (value) => height * (1 - (value - low) / (high - low));
     this.drawAxis(pen, colour, ticks(low, high, 4), y);
     const [begin, span] = this.bounds;
-    this.drawLabels(pen, colour, ticks(begin, begin + span, 4).map((value) => [this.place(value), formatTick(value)]));
+    const marks = ticks(begin, begin + span, 4);
+    this.drawLabels(pen, colour, marks.map((value) => [this.place(value), formatTick(value)]));
     // Lines differ in their dashes, too: colour alone tells nothing to some.
     series.forEach(({ values, dash = [] }, number) => {
       pen.strokeStyle = number % 2 ? colour.second : colour.accent;
@@ -315,7 +262,9 @@ class Lines extends Chart {
     });
     pen.setLineDash([]);
     pen.fillStyle = colour.text;
-    if (marker !== null && marker >= begin && marker <= begin + span) pen.fillRect(MARGIN.left + this.place(marker), MARGIN.top, 1, height);
+    if (marker !== null && marker >= begin && marker <= begin + span) {
+      pen.fillRect(MARGIN.left + this.place(marker), MARGIN.top, 1, height);
+    }
     if (this.cursor < 0) return;
     pen.fillStyle = colour["strong-line"];
     pen.fillRect(MARGIN.left + this.x(this.cursor), MARGIN.top, 1, height);
@@ -336,78 +285,4 @@ class Lines extends Chart {
  */
 export function lineChart(options) {
   return new Lines(options).element;
-}
-
-/**
- * Return a small plot of numbers, without axes.
- *
- * Options: `values`, or `low` and `high` (an envelope); `lengths` (of the rows of ragged values, which
- * are separated by lines); `height`, `label` (the text alternative), `bars` (for few values).
- */
-export function sparkline(options) {
-  const canvas = h("canvas", { "aria-hidden": "true" });
-  const element = h("div", { class: "sparkline", role: "img", "aria-label": options.label ?? "plot of the values" }, canvas);
-  const height = options.height ?? 40;
-  element.style.setProperty("height", `${height}px`);
-  all.set(element, () => drawSparkline(canvas, element.clientWidth, height, options));
-  element.update = (changes) => {
-    Object.assign(options, changes);
-    if (element.clientWidth) all.get(element)();
-  };
-  observer.observe(element);
-  return element;
-}
-
-function drawSparkline(canvas, width, height, { values, low = values, high = values, lengths = null }) {
-  const pen = prepare(canvas, width, height);
-  const colour = colours();
-  const count = low?.length ?? 0;
-  if (!count) return;
-  let least = Infinity;
-  let most = -Infinity;
-  for (let i = 0; i < count; i += 1) {
-    if (low[i] < least) least = low[i];
-    if (high[i] > most) most = high[i];
-  }
-  if (!(most >= least)) return; // all NaN
-  if (most === least) [least, most] = [least - 1, most + 1];
-  const y = (value) => 2 + (height - 4) * (1 - (value - least) / (most - least));
-  pen.fillStyle = colour.line;
-  if (least < 0 && most > 0) pen.fillRect(0, Math.round(y(0)), width, 1);
-  if (lengths && lengths.length > 1) {
-    let end = 0;
-    const total = lengths.reduce((sum, each) => sum + each, 0);
-    pen.fillStyle = colour["strong-line"];
-    for (const length of lengths.subarray ? lengths.subarray(0, -1) : lengths.slice(0, -1)) {
-      end += length;
-      pen.fillRect(Math.round((end / total) * width), 0, 1, height);
-    }
-  }
-  pen.fillStyle = colour.accent;
-  pen.strokeStyle = colour.accent;
-  if (low !== high) {
-    for (let i = 0; i < count; i += 1) {
-      const top = y(high[i]);
-      pen.fillRect((i / count) * width, top, Math.max(1, width / count), Math.max(1, y(low[i]) - top));
-    }
-  } else if (count <= 24) {
-    const wide = width / count;
-    const base = y(Math.max(least, Math.min(most, 0)));
-    for (let i = 0; i < count; i += 1) {
-      const top = Math.min(y(values[i]), base);
-      const tall = Math.max(1.5, Math.abs(y(values[i]) - base));
-      if (values[i] === values[i]) pen.fillRect(i * wide + 1, Math.min(top, height - tall), Math.max(1, wide - 2), tall);
-    }
-  } else {
-    pen.lineWidth = 1.2;
-    pen.beginPath();
-    let isPen = false;
-    for (let i = 0; i < count; i += 1) {
-      if (values[i] !== values[i]) isPen = false; // NaN: a gap
-      else if (isPen) pen.lineTo(((i + 0.5) / count) * width, y(values[i]));
-      else pen.moveTo(((i + 0.5) / count) * width, y(values[i]));
-      if (values[i] === values[i]) isPen = true;
-    }
-    pen.stroke();
-  }
 }

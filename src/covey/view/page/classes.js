@@ -6,15 +6,17 @@ import { kindOf, mainFeature, valueElement } from "./cells.js";
 import { openExample } from "./dialog.js";
 import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
 import { choice, splitChoice } from "./examples.js";
-import { DEFAULT_SIZE, Gallery, sizeOf, zoomControl } from "./gallery.js";
+import { DEFAULT_SIZE, Gallery, MAX_SELECTED, sizeOf, zoomControl } from "./gallery.js";
 import { VirtualGrid } from "./grid.js";
-import { FoundIds } from "./ids.js";
+import { findIds } from "./ids.js";
 import { hash, replace } from "./router.js";
 import { examplesOf } from "./store.js";
 
 const ORDERS = { id: "id", name: "name", most: "most examples", fewest: "fewest examples" };
 const NARROW = 620;
-const STRIP = 12; // examples of a class that are loaded
+const MAX_STRIP = 40; // examples of a class that are loaded
+const FACTS_WIDTH = 316;
+const ITEM_WIDTH = 62;
 const MAX_KEPT = 2000;
 const MAX_REQUESTS = 4;
 const WAIT_MS = 80;
@@ -122,6 +124,8 @@ class Strips {
     this.queue = [];
     this.running = 0;
     this.elements = new Map(); // class id -> the element in view
+    const width = document.documentElement.clientWidth - (document.documentElement.clientWidth < NARROW ? 0 : FACTS_WIDTH);
+    this.count = Math.max(4, Math.min(MAX_STRIP, Math.floor(width / ITEM_WIDTH)));
     this.start = debounce(() => this.next(), WAIT_MS);
   }
 
@@ -154,7 +158,7 @@ class Strips {
 
   async load(id) {
     try {
-      const { ids } = await getJson("find", { split: this.split, class: id, limit: STRIP }, this.signal);
+      const { ids } = await getJson("find", { split: this.split, class: id, limit: this.count }, this.signal);
       this.kept.set(id, ids);
       if (this.kept.size > MAX_KEPT) this.kept.delete(this.kept.keys().next().value);
       await this.fill(id, ids);
@@ -192,22 +196,20 @@ function showClass(root, parameters, context, signal, split, table) {
   const state = { size: sizeOf(parameters), example: null };
   const keep = () => !signal.aborted && replace("classes", { split: context.overview.splits.length > 1 ? split.name : null,
     class: id, size: state.size === DEFAULT_SIZE ? null : state.size, example: state.example });
-  const gallery = new Gallery(context, split.name, { size: state.size, signal, label: `Examples of ${display(name, 80)}`,
+  const gallery = new Gallery(context, split.name, { size: state.size, signal, hasClass: false, label: `Examples of ${display(name, 80)}`,
     onshow: (example) => {
       state.example = example;
       keep();
     } });
   const problem = h("div", {});
-  const list = new FoundIds({ split: split.name, class: id }, () => {
+  const list = findIds({ split: split.name, class: id }, () => {
     gallery.setList(list);
     fill(problem, list.error && errorBox(list.error));
-  }, signal);
-  list.total = table.counts[position];
+  }, signal, table.counts[position]);
   const near = (step, text) => (table.ids[position + step] === undefined ? null
     : h("a", { href: hash("classes", { split: split.name, class: table.ids[position + step] }) }, text));
   const selectAll = async () => {
-    await list.extend(list.total);
-    context.selection.add(split.name, list.ids);
+    context.selection.add(split.name, await list.all(MAX_SELECTED));
   };
   fill(
     root,

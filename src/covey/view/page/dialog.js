@@ -68,19 +68,19 @@ export function openExample(context, split, id, { ids = null, onshow = null } = 
 
 /** Return the elements about an example. */
 function details(context, split, example) {
-  if (example.error) return h("p", { class: "error", role: "alert" }, `This example cannot be read: ${display(example.error, 2000)}`);
   const facts = [
     ["Record id", formatNumber(example.id)],
     example.class && ["Class", h("a", { href: hash("classes", { split, class: example.class.id }) }, className(example),
       example.class.name === String(example.class.id) ? "" : ` (${example.class.id})`)],
-    ["Shard", h("span", { class: "mono" }, display(example.shard, 500))],
-    ["Record in the shard", formatNumber(example.record)],
-    ["Offset", `${formatNumber(example.offset)} bytes`],
+    example.shard !== undefined && ["Shard", h("span", { class: "mono" }, display(example.shard, 500))],
+    example.record !== undefined && ["Record in the shard", formatNumber(example.record)],
+    example.offset !== undefined && ["Offset", `${formatNumber(example.offset)} bytes`],
     example.bytes !== undefined && example.bytes !== null && ["Size", formatBytes(example.bytes)],
     example.key !== undefined && example.key !== null && ["Key", h("span", { class: "mono" }, display(example.key, 500))],
   ].filter(Boolean);
-  const names = Object.keys(example.values);
+  const names = Object.keys(example.values ?? {});
   return [
+    example.error && h("p", { class: "error", role: "alert" }, `This example cannot be read: ${display(example.error, 2000)}`),
     h("dl", { class: "facts" }, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     names.map((name) => featureSection(context, split, example, name)),
   ];
@@ -90,7 +90,7 @@ function featureSection(context, split, example, name) {
   const summary = example.values[name];
   const known = context.overview.features.find((each) => each.name === name);
   const kind = kindOf(summary);
-  const note = kind === "image" || kind === "audio" ? describe(summary) : summary?.truncated ? "The string is longer." : null;
+  const note = kind === "image" || kind === "audio" ? describe(summary) : summary?.truncated ? `The first of ${formatNumber(summary.length)} characters.` : null;
   return h(
     "section",
     { class: "feature", dataset: { feature: name } },

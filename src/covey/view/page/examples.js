@@ -3,20 +3,13 @@
 import { errorBox } from "./app.js";
 import { classPicker } from "./classpicker.js";
 import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
-import { DEFAULT_SIZE, Gallery, sizeOf, zoomControl } from "./gallery.js";
-import { AllIds, FoundIds } from "./ids.js";
+import { DEFAULT_SIZE, Gallery, MAX_SELECTED, sizeOf, zoomControl } from "./gallery.js";
+import { AllIds, findIds } from "./ids.js";
 import { replace } from "./router.js";
 
 const OPERATORS = { contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN" };
 const ORDERS = { id: "id", largest: "largest first", smallest: "smallest first" };
-const MAX_SELECTED = 100_000;
 const NARROW = "(max-width: 640px)";
-
-/** Return the operators that a feature allows. */
-function operatorsOf(kind) {
-  if (kind === "string" || kind === "bytes") return ["contains", "equals"];
-  return kind === "class" ? ["equals", "contains"] : ["equals", "less", "greater", "nan"];
-}
 
 /** Return a field of choices: pairs of a value and a text. */
 export function choice(label, name, options, value, onchange) {
@@ -53,7 +46,7 @@ export async function show(root, parameters, context, signal) {
   if (!split) return void fill(root, h("h2", {}, "Examples"), h("p", { class: "muted" }, "The dataset has no splits."));
   if (split.error) return void fill(root, h("h2", {}, "Examples"), splitPanel(), errorBox(split.error));
   const { features } = context.overview;
-  const searched = features.filter(({ kind }) => kind !== "image" && kind !== "audio");
+  const searched = features.filter(({ operators }) => operators.length > 0);
   const initial = searched.find(({ kind }) => kind === "string") ?? searched[0];
   const state = {
     class: /^-?\d+$/.test(parameters.class ?? "") ? Number(parameters.class) : null,
@@ -106,7 +99,7 @@ export async function show(root, parameters, context, signal) {
     searching.abort();
     searching = new AbortController();
     const filter = filterOf(split.name, state);
-    list = filter ? new FoundIds(filter, progress, searching.signal) : new AllIds(split.records);
+    list = filter ? findIds(filter, progress, searching.signal) : new AllIds(split.records);
     gallery.setList(list);
     progress();
   }
@@ -114,15 +107,15 @@ export async function show(root, parameters, context, signal) {
   function progress() {
     gallery.setList(list);
     fill(problem, list.error && errorBox(list.error));
-    const isScan = list.total === null;
     const count = list.total ?? list.length;
-    const found = list instanceof FoundIds ? `${countOf(count, "example")} found` : countOf(count, "example");
-    const rest = !isScan || list.isDone ? "" : `, ${formatNumber(list.scanned)} scanned`;
-    status.textContent = found + rest + (list.isRunning && isScan ? "…" : "");
-    scanning.hidden = !isScan || list.isDone;
+    const parts = [list instanceof AllIds ? countOf(count, "example") : `${countOf(count, "example")} found`];
+    if (list.isDone && count === 0) parts[0] = "No examples found";
+    if (list.total === null) parts.push(`${formatNumber(list.scanned)}${list.of ? ` of ${formatNumber(list.of)}` : ""} scanned`);
+    if (list.corrupt) parts.push(`${countOf(list.corrupt, "corrupt record")} skipped`);
+    status.textContent = parts.join(", ") + (list.isRunning ? "…" : "");
+    scanning.hidden = !list.stop || list.isDone;
     scanning.textContent = list.isRunning ? "Stop" : "Find more";
     selectAll.disabled = count === 0;
-    if (list.isDone && count === 0 && !list.error) status.textContent = "No examples found.";
   }
 
   function resume() {
@@ -131,15 +124,17 @@ export async function show(root, parameters, context, signal) {
   }
 
   async function selectFound() {
-    const wanted = Math.min(MAX_SELECTED, list.total ?? MAX_SELECTED);
-    selectAll.disabled = true;
     const chosen = list;
-    await chosen.extend(wanted);
+    selectAll.disabled = true;
+    try {
+      const ids = await chosen.all(MAX_SELECTED);
+      if (chosen !== list) return;
+      context.selection.replace(split.name, ids);
+      if (ids.length === MAX_SELECTED) status.textContent = `The first ${countOf(MAX_SELECTED, "example")} are selected.`;
+    } catch (error) {
+      if (!signal.aborted) fill(problem, errorBox(error));
+    }
     selectAll.disabled = false;
-    if (chosen !== list || chosen.error) return;
-    const count = Math.min(MAX_SELECTED, chosen.length);
-    context.selection.replace(split.name, Array.from({ length: count }, (_, index) => chosen.at(index)));
-    if (chosen.length > count || !chosen.isDone) status.textContent = `The first ${countOf(count, "example")} are selected.`;
   }
 
   function splitPanel() {
@@ -189,7 +184,6 @@ export async function show(root, parameters, context, signal) {
 
 /** Return the fields of a condition on a feature; `state` gets `feature`, `op` and `value`. */
 function valueFilter(features, state, onchange) {
-  const kind = () => features.find(({ name }) => name === state.feature).kind;
   const operator = h("select", { name: "op", "aria-label": "Condition", onchange: () => {
     state.op = operator.value;
     update();
@@ -207,7 +201,7 @@ function valueFilter(features, state, onchange) {
   } }, features.map(({ name }) => h("option", { value: name, selected: name === state.feature }, display(name, 40))));
 
   function update() {
-    const allowed = operatorsOf(kind());
+    const allowed = features.find(({ name }) => name === state.feature).operators;
     if (!allowed.includes(state.op)) state.op = allowed[0];
     fill(operator, allowed.map((each) => h("option", { value: each, selected: each === state.op }, OPERATORS[each])));
     value.hidden = state.op === "nan";

@@ -12,12 +12,13 @@ const AHEAD = 200;
 export const MIN_SIZE = 48;
 export const MAX_SIZE = 480;
 export const DEFAULT_SIZE = 128;
+export const MAX_SELECTED = 100_000;
 
 /**
  * A grid of the examples of a list of ids (ids.js).
  *
  * Options: `size` (of a card), `feature` (what cards show), `label`, `onshow(id)` (the example whose
- * details are open, or null), `signal`.
+ * details are open, or null), `hasClass` (whether cards name the class), `signal`.
  */
 export class Gallery {
   constructor(context, split, options) {
@@ -25,7 +26,7 @@ export class Gallery {
     this.split = split;
     this.options = { size: DEFAULT_SIZE, feature: null, ...options };
     this.store = examplesOf(split);
-    this.list = { length: 0, total: 0, isDone: true, at() {}, indexOf: () => -1, async extend() {} };
+    this.list = { length: 0, total: 0, isDone: true, at() {}, indexOf: () => -1, want() {} };
     this.anchor = null;
     this.isSquare = context.overview.features.some(({ kind }) => kind === "image" || kind === "array");
     this.element = h("div", { class: "gallery", dataset: { gallery: "" } });
@@ -52,8 +53,13 @@ export class Gallery {
       this.anchor = null;
       this.grid.clear();
       this.grid.moveTo(0);
-      list.extend(AHEAD);
-    } else this.load(...this.grid.range); // cells that had no id yet
+      list.want(0, AHEAD);
+    } else {
+      // Cells that had no id yet.
+      const waiting = [...this.grid.cells].filter(([, cell]) => cell.querySelector(".card-loading"));
+      this.grid.refresh(waiting.map(([index]) => index));
+      this.load(...this.grid.range);
+    }
   }
 
   /** Change `size` or `feature`. */
@@ -74,7 +80,8 @@ export class Gallery {
     const example = id === undefined ? null : this.store.peek(id);
     const { size, feature } = this.options;
     const onopen = () => this.open(id);
-    return exampleCard(this.context, this.split, example, { size: Math.max(size, this.grid?.cellWidth ?? 0), feature, onopen });
+    const side = Math.max(size, this.grid.cellWidth);
+    return exampleCard(this.context, this.split, example, { size: side, feature, onopen, hasClass: this.options.hasClass });
   }
 
   /** Open the details of an example. */
@@ -85,7 +92,7 @@ export class Gallery {
 
   load(first, last) {
     this.store.cancel();
-    if (last + AHEAD > this.list.length) this.list.extend(last + AHEAD);
+    this.list.want(first, last + AHEAD);
     for (let index = first; index < last; index += 1) {
       const id = this.list.at(index);
       if (id === undefined || this.store.peek(id)) continue;

@@ -10,6 +10,7 @@ export class AllIds {
     this.length = count;
     this.total = count;
     this.isDone = true;
+    this.isRunning = false;
     this.error = null;
   }
 
@@ -21,29 +22,110 @@ export class AllIds {
     return id < this.length ? id : -1;
   }
 
-  async extend() {
+  want() {
     // All ids are known.
   }
 
-  stop() {
-    // Nothing is loaded.
+  async all(limit) {
+    return Array.from({ length: Math.min(limit, this.length) }, (_, index) => index);
   }
 }
 
 /**
- * The ids that /api/find returns, page by page.
+ * Ids that /api/find returns without a condition on a value: pages can be loaded in any order.
  *
- * Args: `filter` (the parameters of the request), `onchange()` (called when there are more ids).
+ * Args: `filter` (the parameters of the request), `onchange()` (called when there are more ids),
+ * `signal`, `total` (the number of ids if it is known).
  */
-export class FoundIds {
+export class PagedIds {
+  constructor(filter, onchange, signal, total = null) {
+    this.filter = filter;
+    this.onchange = onchange;
+    this.signal = signal;
+    this.total = total;
+    this.pages = new Map(); // number of a page -> ids, or null while it is loaded
+    this.scanned = 0;
+    this.isDone = total !== null;
+    this.isRunning = false;
+    this.error = null;
+  }
+
+  get length() {
+    return this.total ?? 0;
+  }
+
+  at(index) {
+    return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
+  }
+
+  indexOf(id) {
+    for (const [page, ids] of this.pages) {
+      const found = ids ? ids.indexOf(id) : -1;
+      if (found >= 0) return page * PAGE + found;
+    }
+    return -1;
+  }
+
+  /** Load the pages from `first` to `last`; errors are reported by `error`. */
+  want(first, last) {
+    if (this.error) return; // the same request would fail again
+    this.load(first, last).catch((error) => {
+      if (error.name === "AbortError") return;
+      this.error = error;
+      this.onchange?.();
+    });
+  }
+
+  async load(first, last) {
+    const end = Math.ceil(Math.min(last, this.total ?? last) / PAGE);
+    for (let page = Math.floor(first / PAGE); page < end; page += 1) {
+      if (this.pages.has(page)) continue;
+      this.pages.set(page, null);
+      try {
+        this.pages.set(page, await this.loadPage(page));
+      } finally {
+        if (!this.pages.get(page)) this.pages.delete(page);
+      }
+      this.onchange?.();
+    }
+  }
+
+  async loadPage(page) {
+    this.isRunning = true;
+    for (;;) {
+      const found = await getJson("find", { ...this.filter, cursor: page * PAGE, limit: PAGE }, this.signal);
+      // A search for the largest records sees all of them first: no ids, and the same cursor.
+      const isReady = found.ids.length > 0 || found.cursor === null;
+      if (isReady) this.total = found.total;
+      this.isDone = isReady;
+      this.isRunning = !isReady;
+      this.scanned = found.scanned;
+      if (isReady) return found.ids;
+      this.onchange?.();
+    }
+  }
+
+  /** Return the first `limit` ids. */
+  async all(limit) {
+    await this.load(0, Math.min(limit, PAGE));
+    await this.load(0, Math.min(limit, this.total));
+    const count = Math.min(limit, this.total);
+    return Array.from({ length: count }, (_, index) => this.at(index)).filter((id) => id !== undefined);
+  }
+}
+
+/** Ids that a condition on a value finds: a scan, which is paused when there are enough of them. */
+export class ScannedIds {
   constructor(filter, onchange, signal) {
     this.filter = filter;
     this.onchange = onchange;
     this.signal = signal;
     this.ids = [];
     this.positions = new Map();
-    this.total = null; // number of ids, if it is known before they are
+    this.total = null;
     this.scanned = 0;
+    this.of = null; // examples to scan
+    this.corrupt = 0;
     this.cursor = null;
     this.isDone = false;
     this.isRunning = false;
@@ -64,12 +146,17 @@ export class FoundIds {
     return this.positions.get(id) ?? -1;
   }
 
-  /** Stop the search; `extend` resumes it. */
+  /** Stop the scan; `want` resumes it. */
   stop() {
     this.isStopped = true;
   }
 
-  /** Load until there are `count` ids, or no more. */
+  /** Scan until there are `last` ids. */
+  want(first, last) {
+    if (!this.isStopped && !this.error) this.extend(last); // the same request would fail again
+  }
+
+  /** Scan until there are `count` ids, or no more. */
   async extend(count) {
     this.wanted = Math.max(this.wanted, count);
     if (this.isRunning || this.isDone) return;
@@ -95,9 +182,24 @@ export class FoundIds {
       this.positions.set(id, this.ids.length);
       this.ids.push(id);
     }
+    this.isDone = found.cursor === null || found.cursor === this.cursor && found.ids.length > 0;
     this.cursor = found.cursor;
-    this.isDone = found.cursor === null;
-    this.total = this.isDone ? this.length : found.total;
-    this.scanned = found.scanned ?? 0;
+    this.total = this.isDone ? this.length : null;
+    this.scanned = found.cursor ?? found.of ?? this.scanned;
+    this.of = found.of ?? found.total;
+    this.corrupt += found.corrupt ?? 0;
   }
+
+  /** Return the first `limit` ids. */
+  async all(limit) {
+    while (this.isRunning) await new Promise((resolve) => setTimeout(resolve, 50));
+    await this.extend(limit);
+    if (this.error) throw this.error;
+    return this.ids.slice(0, limit);
+  }
+}
+
+/** Return the list of ids of a filter: the parameters of /api/find. */
+export function findIds(filter, onchange, signal, total = null) {
+  return filter.feature ? new ScannedIds(filter, onchange, signal) : new PagedIds(filter, onchange, signal, total);
 }

@@ -15,13 +15,15 @@ export async function show(root, parameters, context, signal) {
   const split = context.split(parameters);
   const state = { split: split?.name, log: parameters.log === "1" };
   const keep = () => replace("overview", { split: overview.splits.length > 1 ? state.split : null, log: state.log });
-  fill(root, h("h2", {}, display(overview.title, 200)), facts(overview), splitsPanel(context), featuresPanel(overview));
+  fill(root, h("h2", {}, display(overview.title, 200)), facts(overview),
+    h("div", { class: "overview-tables" }, splitsPanel(context), featuresPanel(overview)));
   if (!split) return;
   const choose = (name) => go("overview", { split: name, log: state.log });
   const parts = h("div", { class: "overview-parts" });
   fill(parts, split.error ? errorBox(split.error) : []);
-  root.append(h("div", { class: "controls overview-split" }, h("h2", {}, `Split ${display(split.name, 80)}`),
-    splitChoice(context, split.name, choose)), parts);
+  const choice = splitChoice(context, split.name, choose);
+  root.append(h("div", { class: "controls overview-split" },
+    h("h2", { class: choice && "visually-hidden" }, `Split ${display(split.name, 80)}`), choice), parts);
   if (split.error) return;
   const places = ["labels", "survey", "shards"].map((name) => h("div", { dataset: { part: name } }));
   fill(parts, places);

@@ -23,7 +23,7 @@ export function surveyPanels(survey) {
 
 function featurePanel(name, found) {
   const facts = [];
-  const images = found.images ?? found.image ?? found["image sizes"] ?? null;
+  const { images } = found;
   if (images) facts.push(...imageFacts(images));
   if (found.min !== null && found.min !== undefined) {
     facts.push(["Range", `${formatNumber(found.min)} to ${formatNumber(found.max)}`]);
@@ -34,6 +34,7 @@ function featurePanel(name, found) {
     const [low, middle, high] = found.lengths.map(formatNumber);
     facts.push(["Length", low === high ? low : `${low} to ${high}, median ${middle}`]);
   }
+  if (!facts.length && !found.histogram) return null; // the label: its distribution is above
   return h(
     "section",
     { class: "panel", dataset: { survey: name } },
