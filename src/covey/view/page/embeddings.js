@@ -174,8 +174,12 @@ class EmbeddingsView {
   mark(name, ids, options) {
     const { stride } = this.values;
     const indices = Uint32Array.from(ids.filter((id) => id % stride === 0), (id) => id / stride);
+    this.markIndices(name, indices, options);
+  }
+
+  markIndices(name, indices, options) {
     // Rings of many points would hide the points.
-    const many = indices.length > MANY_MARKS ? { least: 5, width: 1 } : {};
+    const many = indices.length > MANY_MARKS ? { least: 5, grow: 1, width: 0.75 } : {};
     this.scatter.mark(name, { ...options, ...many, indices });
   }
 
@@ -234,7 +238,7 @@ class EmbeddingsView {
       for (let i = 0; i < positions.length; i += 1) if (positions[i] === position) found.push(i);
       this.context.announce(`${countOf(found.length, "example")} of ${this.className(position)} highlighted`);
     }
-    this.scatter.mark("class", { indices: Uint32Array.from(found), ring: "text", grow: 1.5, least: 7, width: 1 });
+    this.markIndices("class", Uint32Array.from(found), { ring: "text", grow: 1.5, least: 7, width: 1 });
     this.scatter.dim(position !== null);
     this.showLegend();
     this.remember();

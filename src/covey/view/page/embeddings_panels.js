@@ -10,20 +10,20 @@ import { examplesOf } from "./store.js";
 export const DEFAULT_NEIGHBOURS = 10;
 export const MAX_NEIGHBOURS = 100;
 
-/** Return a list of ids for a gallery. */
+/** Return a list of ids for a gallery, as those of ids.js. */
 export function listOf(ids) {
   return {
     length: ids.length,
     total: ids.length,
     isDone: true,
+    isRunning: false,
+    error: null,
     at: (index) => ids[index],
     indexOf: (id) => ids.indexOf(id),
-    async extend() {
+    want() {
       // All ids are known.
     },
-    stop() {
-      // Nothing is loaded.
-    },
+    all: async (limit) => ids.slice(0, limit),
   };
 }
 

@@ -13,7 +13,10 @@ const MAX_ZOOM = 2000; // times the zoom at which all points are in view
 const PICK_RADIUS = 14;
 const MARGIN = 24;
 const SLOW_MS = 45; // a frame that is not smooth
+const MAX_STEP = 16;
+const FEW_POINTS = 20_000; // not fewer are drawn while the view moves
 const SETTLE_MS = 160;
+const SLOW_SETTLE_MS = 500;
 const LIGHT = { lightness: 0.56, chroma: 0.15 };
 const DARK = { lightness: 0.76, chroma: 0.13 };
 
@@ -190,7 +193,7 @@ export class Scatter {
       this.timer = setTimeout(() => {
         this.isMoving = false;
         this.redraw();
-      }, SETTLE_MS);
+      }, this.step > 1 ? SLOW_SETTLE_MS : SETTLE_MS);
     }
     if (this.frame || !this.renderer) return;
     this.frame = requestAnimationFrame((now) => {
@@ -205,8 +208,8 @@ export class Scatter {
 
   /** Draw every second, fourth, ... point while the view moves, until frames are smooth. */
   adapt(elapsed) {
-    const isMany = this.points.x.length / this.step > 20_000;
-    if (elapsed > SLOW_MS && elapsed < 1000 && isMany) this.step = Math.min(16, this.step * 2);
+    const isMany = this.points.x.length / this.step > FEW_POINTS;
+    if (elapsed > SLOW_MS && elapsed < 1000 && isMany) this.step = Math.min(MAX_STEP, this.step * 2);
   }
 
   style() {
@@ -221,8 +224,21 @@ export class Scatter {
   draw() {
     if (!this.renderer || !this.view) return;
     const view = { ...this.view, zoom: this.view.zoom * this.ratio };
+    const begin = performance.now();
     this.renderer.draw(view, this.style(), this.isMoving ? this.step : 1);
+    if (!this.isMeasured) {
+      this.renderer.finish();
+      this.isMeasured = true;
+      this.setStep(performance.now() - begin);
+    }
     this.drawOverlay();
+  }
+
+  /** Choose how many points are drawn while the view moves, from the time of a frame with all. */
+  setStep(elapsed) {
+    while (elapsed > SLOW_MS * this.step && this.step < MAX_STEP && this.points.x.length / this.step > FEW_POINTS) {
+      this.step *= 2;
+    }
   }
 
   /** Draw now; return RGBA of all pixels, the bottom row first. */

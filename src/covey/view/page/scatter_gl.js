@@ -192,6 +192,12 @@ export class PointRenderer {
     gl.drawElements(gl.POINTS, mark.indices.length, gl.UNSIGNED_INT, 0);
   }
 
+  /** Wait until everything is drawn. */
+  finish() {
+    const { gl } = this;
+    gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, new Uint8Array(4));
+  }
+
   /** Release the memory of the GPU. */
   close() {
     this.gl.getExtension("WEBGL_lose_context")?.loseContext();
