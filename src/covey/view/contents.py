@@ -118,7 +118,7 @@ class BatchRows:
         if self.is_separable:
             end = min(first + count, len(self.drawn.ids))
             return len(self.drawn.ids), self._chunks(first, end)
-        columns = _columns(self._build(0, len(self.drawn.ids)))
+        columns = _without_labels(self._build(0, len(self.drawn.ids)))
         rows = min(map(len, columns.values()), default=0)
         end = min(first + count, rows)
         part = {name: column[first:end] for name, column in columns.items()}
@@ -129,7 +129,7 @@ class BatchRows:
         for begin in range(first, end, rows):
             stop = min(begin + rows, end)
             try:
-                yield Rows(begin, _columns(self._build(begin, stop)))
+                yield self._rows(begin, stop)
             except FeatureError:
                 raise  # of the options, images of different sizes for instance
             except CoveyError:
@@ -139,7 +139,7 @@ class BatchRows:
         """Build rows of which at least one fails, as the batch of the loader does."""
         for row in range(begin, stop):
             try:
-                yield Rows(row, _columns(self._build(row, row + 1)))
+                yield self._rows(row, row + 1)
             except CoveyError as error:
                 yield Rows(row, {}, str(error)[:2000])
 
@@ -152,6 +152,14 @@ class BatchRows:
         row_bytes = 3 * height * width * made.options.views * len(made.image_names)
         return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
 
+    def _rows(self, begin: int, end: int) -> Rows:
+        made = self.format
+        assert isinstance(made, BatchFormat)
+        batch = self._build(begin, end)
+        has_labels = made.examples.label is not None and not made.options.as_dict
+        name = made.names[0] if len(made.names) == 1 else ""
+        return Rows(begin, _flatten(name, batch[0] if has_labels else batch))
+
     def _build(self, begin: int, end: int) -> Any:
         ids, labels, key = self.drawn
         classes = None
@@ -161,11 +169,25 @@ class BatchRows:
         return self.format.build(ids[begin:end], classes, key, lambda: None)
 
 
-def _columns(batch: Any) -> dict[str, Any]:
-    """Return a batch as columns, without the class ids."""
+def _without_labels(batch: Any) -> dict[str, Any]:
+    """Return the result of a hook as columns, without the class ids."""
     columns = columns_of(batch)
     if isinstance(batch, tuple) and len(columns) > 1:
         columns.pop("y", None)
+    return columns
+
+
+def _flatten(name: str, x: Any) -> dict[str, Any]:
+    """Return x as columns: a dict has one for each feature, a tuple one for each view."""
+    columns: dict[str, Any] = {}
+    if isinstance(x, Mapping):
+        for key, each in x.items():
+            columns |= _flatten(str(key) if name == "" else f"{name}/{key}", each)
+    elif isinstance(x, tuple):
+        for number, each in enumerate(x):
+            columns |= _flatten(f"{name}[{number}]", each)
+    else:  # an array, or a list of rows
+        columns[name or "x"] = x
     return columns
 
 

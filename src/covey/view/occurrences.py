@@ -5,7 +5,8 @@ same examples, whichever step it falls on. So the search first finds the visit, 
 class alone, then its batch, by bisection over the number of visits. A plan without classes is
 scanned.
 
-A search returns after a time limit with a cursor, from which the next request continues::
+A search returns after a time limit with a cursor, from which the next request continues; every
+request gets further::
 
     batch                       without classes: the next batch to look at
     start.visit                 the next visit to look at, and the first one of this round
@@ -29,8 +30,8 @@ from covey.view.plans import ShownPlan
 SEARCH_TIME_S = 0.3
 """Time after which a search returns a cursor."""
 
-# Examples that are drawn between two looks at the clock.
-_CHUNK_EXAMPLES = 1 << 16
+CHUNK_EXAMPLES = 1 << 16
+"""Number of examples that are drawn at a time."""
 
 # Epochs that are searched: an epoch that drops its remainder does not have all examples.
 _MAX_EPOCHS = 8
@@ -69,6 +70,7 @@ class Search:
         step: The first step to look at.
         rank: The rank that draws it; None for any.
         time_limit: Time in seconds after which the search returns a cursor.
+        chunk: Number of examples that are drawn at a time.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class Search:
         rank: int | None = None,
         *,
         time_limit: float = SEARCH_TIME_S,
+        chunk: int = CHUNK_EXAMPLES,
     ) -> None:
         self._shown = shown
         self._example = example
         self._first = shown.plan.batch_at(step)
         self._rank = rank
+        self._chunk = chunk
         self._deadline = time.monotonic() + time_limit
 
     def run(self, cursor: str | None = None) -> Occurrence:
@@ -137,7 +141,7 @@ class Search:
         # A round over the class has every example once, and a visit may be in two rounds.
         end = min(start + 2 * -(-alone.examples // each) + 1, alone.last_step)
         while visit < end:
-            stop = min(end, visit + max(1, _CHUNK_EXAMPLES // each))
+            stop = min(end, visit + max(1, self._chunk // each))
             hits = np.flatnonzero((alone.batches(visit, stop) == self._example).any(axis=1))
             if len(hits):
                 return visit + int(hits[0])
@@ -174,13 +178,13 @@ class Search:
                 low, width = high, 2 * width
                 high = min(last, low + width)
         while high - low > 1:
-            if self._is_late:
-                return Occurrence(cursor=f"{start}.{visit}.{low}.{high}")
             middle = (low + high) // 2
             if self._visits(plan, middle, column) <= visit:
                 low = middle
             else:
                 high = middle
+            if self._is_late and high - low > 1:
+                return Occurrence(cursor=f"{start}.{visit}.{low}.{high}")
         return low
 
     @staticmethod
@@ -197,7 +201,7 @@ class Search:
             size = max(1, plan.native.draw(batch, 1, _ALL_RANKS)[0].size)
             # The last batch of an epoch may be shorter: it is drawn alone.
             left = plan.end_of_epoch(batch) - 1 - batch
-            count = max(1, min(_CHUNK_EXAMPLES // size, left, end - batch))
+            count = max(1, min(self._chunk // size, left, end - batch))
             ids, _ = plan.native.draw(batch, count, _ALL_RANKS)
             for row in np.flatnonzero((ids == self._example).any(axis=1)).tolist():
                 occurrence = self._locate(batch + row)

@@ -36,6 +36,7 @@ MAX_TEXT = 1 << 20
 
 _MAX_CANDIDATES = 16
 _MAX_BRACES = 100
+_MAX_CHANGES = 1000
 _MAX_STATE_DEPTH = 6
 
 _BRACE = re.compile(r"[{}]")
@@ -162,9 +163,10 @@ _BALANCED = ("classes_per_batch", "examples_per_class")
 
 
 def _check_changes(weights: Any, classes: int) -> None:
-    if isinstance(weights, list) and len(weights) * classes > MAX_CHANGED_CLASSES:
+    count = len(weights) if isinstance(weights, list) else 0
+    if count > _MAX_CHANGES or count * classes > MAX_CHANGED_CLASSES:
         raise RequestError(
-            f"the state has {len(weights):,} changes of the weights of {classes:,} classes, which "
+            f"the state has {count:,} changes of the weights of {classes:,} classes, which "
             "is too much to be shown"
         )
 
