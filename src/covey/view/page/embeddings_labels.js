@@ -162,7 +162,7 @@ export class DisagreementPanel {
       picture,
       h("div", { class: "suspect-text" },
         h("div", {}, h("strong", {}, this.className(row.class)), h("span", { class: "muted" }, ` #${id}`)),
-        h("div", {}, `${count} of ${row.neighbours.length} neighbours (${Math.round(100 * row.share)}%): `,
+        h("div", {}, `${count} of ${row.neighbours.length} neighbours: `,
           h("strong", {}, this.className(row.other))),
         h("div", { class: "suspect-tools" },
           h("button", { type: "button", class: "small", dataset: { focus: "" }, "aria-label": `Example ${id}: details`,

@@ -227,9 +227,8 @@ export class Scatter {
     const begin = performance.now();
     this.renderer.draw(view, this.style(), this.isMoving ? this.step : 1);
     if (!this.isMeasured) {
-      this.renderer.finish();
       this.isMeasured = true;
-      this.setStep(performance.now() - begin);
+      this.renderer.finish().then((isDrawn) => isDrawn && this.setStep(performance.now() - begin));
     }
     this.drawOverlay();
   }
@@ -241,13 +240,11 @@ export class Scatter {
     }
   }
 
-  /** Draw now; return RGBA of all pixels, the bottom row first. */
-  readPixels() {
+  /** Draw now; return {pixels, width, height}: RGBA, the bottom row first. */
+  async readPixels() {
     this.draw();
-    const { gl, canvas } = this.renderer;
-    const pixels = new Uint8Array(4 * canvas.width * canvas.height);
-    gl.readPixels(0, 0, canvas.width, canvas.height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
-    return { pixels, width: canvas.width, height: canvas.height };
+    const { width, height } = this.canvas;
+    return { pixels: await this.renderer.readPixels(), width, height };
   }
 
   drawOverlay() {

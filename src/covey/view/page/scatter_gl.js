@@ -6,6 +6,7 @@
 export const FEW_CLASSES = 12;
 export const SHAPES = ["●", "■", "▲", "◆"];
 const NO_CLASS = 0xffffffff;
+const POLL_MS = 4;
 const GOLDEN = 2654435769; // 2 ** 32 / golden ratio
 const ORDER = ["class", "listed", "selected", "neighbours", "query"]; // of marks, the last on top
 const MAX_STEP = 16; // the stride of an attribute is at most 255 bytes
@@ -192,10 +193,35 @@ export class PointRenderer {
     gl.drawElements(gl.POINTS, mark.indices.length, gl.UNSIGNED_INT, 0);
   }
 
-  /** Wait until everything is drawn. */
-  finish() {
+  /** Wait until everything is drawn, without a stall of the page; return false if the context is lost. */
+  async finish() {
     const { gl } = this;
-    gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, new Uint8Array(4));
+    const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    gl.flush();
+    while (fence && !gl.isContextLost() && gl.getSyncParameter(fence, gl.SYNC_STATUS) !== gl.SIGNALED) {
+      await new Promise((resolve) => {
+        setTimeout(resolve, POLL_MS);
+      });
+    }
+    gl.deleteSync(fence);
+    return !gl.isContextLost();
+  }
+
+  /** Return RGBA of all pixels that were drawn, the bottom row first. */
+  async readPixels() {
+    const { gl, canvas } = this;
+    const pixels = new Uint8Array(4 * canvas.width * canvas.height);
+    const buffer = gl.createBuffer();
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
+    gl.bufferData(gl.PIXEL_PACK_BUFFER, pixels.length, gl.STREAM_READ);
+    gl.readPixels(0, 0, canvas.width, canvas.height, gl.RGBA, gl.UNSIGNED_BYTE, 0);
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+    await this.finish();
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
+    gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, pixels);
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+    gl.deleteBuffer(buffer);
+    return pixels;
   }
 
   /** Release the memory of the GPU. */
