@@ -36,6 +36,7 @@ export class VirtualGrid {
     this.lastScroll = 0;
     this.active = 0;
     this.range = [-1, -1];
+    this.awaited = -1; // the cell that gets the focus
     this.content = h("div", { class: "grid-content", role: "list", "aria-label": this.options.label ?? "Items" });
     scroller.classList.add("grid-scroller");
     fill(scroller, this.content);
@@ -76,7 +77,7 @@ export class VirtualGrid {
     for (const index of indices) {
       const cell = this.cells.get(index);
       if (!cell) continue;
-      const hadFocus = cell.contains(document.activeElement);
+      const hadFocus = cell.contains(document.activeElement) || this.awaited === index;
       fill(cell, this.options.render(index));
       this.setTabs(cell, index === this.active);
       if (hadFocus) this.focusCell(cell);
@@ -227,11 +228,14 @@ export class VirtualGrid {
 
   focusCell(cell) {
     const target = cell.querySelector("[data-focus]") ?? cell.querySelector(FOCUSABLE);
+    // A cell without content is focused when it is rendered again.
+    this.awaited = target ? -1 : [...this.cells].find(([, each]) => each === cell)?.[0] ?? -1;
     target?.focus({ preventScroll: true });
   }
 
   onFocus(event) {
     const cell = event.target.closest(".grid-cell");
+    if (event.target !== this.scroller) this.awaited = -1;
     for (const [index, each] of this.cells) if (each === cell) this.setActive(index);
   }
 

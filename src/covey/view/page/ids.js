@@ -78,7 +78,7 @@ export class PagedIds {
 
   async load(first, last) {
     const end = Math.ceil(Math.min(last, this.total ?? last) / PAGE);
-    for (let page = Math.floor(first / PAGE); page < end; page += 1) {
+    for (let page = Math.floor(Math.max(0, first) / PAGE); page < end; page += 1) {
       if (this.pages.has(page)) continue;
       this.pages.set(page, null);
       try {
