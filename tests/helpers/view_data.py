@@ -27,11 +27,14 @@ HOSTILE = (
 
 SPECIES = ("owl", "wren", "robin", "heron", "swift", "crane")
 SIZES = ((32, 32), (48, 24), (20, 60), (100, 80), (7, 9), (200, 160))
+COLOURS = (
+    (200, 60, 40), (60, 140, 60), (220, 160, 40), (70, 90, 190), (150, 70, 160), (60, 160, 170),
+)  # fmt: skip
 SAMPLE_RATE = 8000
 
 FEATURES: dict[str, Any] = {
     "photo": Image(shape=(None, None, 3)),
-    "caption": "string",
+    "caption": "str",
     "song": Audio(SAMPLE_RATE),
     "notes": Ragged("float32"),
     "weight": "float32",
@@ -41,12 +44,17 @@ FEATURES: dict[str, Any] = {
 
 
 def picture(number: int, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Return an image whose colour is that of its class, with a dark square at the corner."""
-    height, width = SIZES[number % len(SIZES)] if size is None else size
-    hue = np.array([(number * 67) % 256, (number * 131) % 256, 255 - (number * 67) % 256])
-    pixels = np.broadcast_to(hue.astype(np.uint8), (height, width, 3)).copy()
+    """Return an image of the colour of its class, with a dark rectangle in a corner."""
+    height, width = SIZES[number // 6 % len(SIZES)] if size is None else size
+    pixels = np.broadcast_to(np.array(colour(number), np.uint8), (height, width, 3)).copy()
     pixels[: height // 3, : width // 3] = 30
     return pixels
+
+
+def colour(number: int) -> tuple[int, int, int]:
+    """Return the colour of the image of an example."""
+    red, green, blue = COLOURS[number % 6]
+    return red, green, min(255, blue + number // 6)
 
 
 def bird(number: int) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def bird(number: int) -> dict[str, Any]:
     time = np.arange(800 + 100 * (number % 5)) / SAMPLE_RATE
     return {
         "photo": png(picture(number)),
-        "caption": f"a {SPECIES[number % 6]} on branch {number}",
+        "caption": f"A {SPECIES[number % 6]} on branch {number}.\nIt sings{'.' * (number % 9)}",
         "song": (0.5 * np.sin(2 * np.pi * (200 + 40 * (number % 6)) * time)).astype(np.float32),
         "notes": [rng.random(n).round(2).tolist() for n in range(number % 4)],
         "weight": np.float32(np.nan if number % 10 == 3 else number / 4),

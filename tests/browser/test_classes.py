@@ -1,0 +1,121 @@
+"""The classes: a list with search and order, and the page of one class."""
+
+from selenium.webdriver.common.keys import Keys
+from view_data import HOSTILE, SPECIES
+
+
+def names(page):
+    return page.texts(".class-row a")
+
+
+def test_the_list(visit):
+    page = visit("birds", "#/classes")
+    page.wait(lambda: names(page) == list(SPECIES))
+    page.wait(lambda: len(page.all(".class-row .strip-item img")) >= 6 * 10)
+    script = "return [...document.querySelectorAll('.strip img')].every((e) => e.naturalWidth > 0)"
+    page.wait(lambda: page.run(script))
+
+
+def test_search_and_order(visit):
+    page = visit("birds", "#/classes")
+    page.set("input[name=query]", "r")
+    page.wait(lambda: names(page) == ["wren", "robin", "heron", "crane"])
+    page.see("4 of 6 classes")
+    page.set("select[name=order]", "name")
+    page.wait(lambda: names(page) == ["crane", "heron", "robin", "wren"])
+    again = visit("birds", page.hash)
+    again.wait(lambda: names(again) == ["crane", "heron", "robin", "wren"])
+    again.set("input[name=query]", "nothing like this")
+    again.see("0 of 6 classes")
+    assert names(again) == []
+
+
+def test_a_class(visit):
+    page = visit("birds", "#/classes")
+    page.button("heron", ".class-row").click()
+    page.wait(lambda: page.hash == "#/classes?split=train&class=3")
+    page.ready().see("20 examples · id 3")
+    page.wait(lambda: len(page.all(".card-open")) == 20)
+    labels = [each.get_attribute("aria-label") for each in page.all(".card-open")]
+    assert all("heron" in each for each in labels)
+    page.button("Next class").click()
+    page.wait(lambda: page.text(".class-title") == "swift")
+    page.button("All classes").click()
+    page.wait(lambda: names(page) == list(SPECIES))
+
+
+def test_a_class_that_does_not_exist(visit):
+    visit("birds", "#/classes?class=77").see("There is no class 77 in this split.")
+
+
+def test_strips_open_the_example(visit):
+    page = visit("birds", "#/classes")
+    page.wait(lambda: page.all(".strip-item"))
+    page.all(".strip-item")[1].click()
+    assert page.one("dialog h2").text == "Example 6"
+
+
+def test_a_million_classes(visit):
+    page = visit("million", "#/classes")
+    page.see("1,000,000 classes")
+    page.wait(lambda: names(page)[:3] == ["0", "1", "2"])
+    assert len(page.all(".class-row")) < 60
+    # The end of a list that is higher than an element can be.
+    page.one(".class-row a").send_keys(Keys.END)
+    page.wait(lambda: "999999" in names(page))
+    assert page.focused().text == "999999"
+    assert len(page.all(".class-row")) < 60
+    page.press(Keys.ARROW_UP)
+    page.wait(lambda: page.focused().text == "999998")
+    page.press(Keys.PAGE_UP)
+    page.wait(lambda: 999900 < int(page.focused().text) < 999998)
+    # The middle, by the scroll bar.
+    page.run("const e = document.querySelector('.class-list'); e.scrollTop = e.scrollHeight / 2")
+    page.wait(lambda: names(page) and 400_000 < int(names(page)[0]) < 600_000)
+    page.set("input[name=query]", "12345")
+    page.wait(lambda: names(page)[:2] == ["12345", "112345"])
+    page.see("20 of 1,000,000 classes")
+
+
+def test_the_list_of_a_million_classes_scrolls_smoothly(visit):
+    """200 movements of the scroll bar, each of which draws its rows within a frame or two."""
+    page = visit("million", "#/classes")
+    page.wait(lambda: page.all(".class-row"))
+    times = page.driver.execute_async_script("""
+        const done = arguments[0];
+        const list = document.querySelector(".class-list");
+        const times = [];
+        let last = performance.now();
+        function step(number) {
+          if (number === 200) return done(times);
+          list.scrollTop += 997;
+          requestAnimationFrame(() => {
+            const now = performance.now();
+            times.push(now - last);
+            last = now;
+            step(number + 1);
+          });
+        }
+        step(0);
+    """)
+    assert sorted(times)[len(times) // 2] < 60
+    assert len(page.all(".class-row")) < 60
+
+
+def test_hostile_names(visit):
+    page = visit("hostile", "#/classes")
+    page.wait(lambda: len(page.all(".class-row")) == len(HOSTILE))
+    shown = "\n".join(names(page))
+    assert "<script>window.hacked = 1</script>" in shown
+    assert "\\u202e" in shown
+    assert "\\u001b" in shown
+    assert max(map(len, names(page))) <= 200
+    assert page.run("return document.querySelectorAll('main script, main img[src=x]').length") == 0
+    for row in range(len(HOSTILE)):
+        page.go(f"#/classes?class={row}").see("5 examples")
+    assert page.overflow() <= 0
+
+
+def test_an_empty_split(visit):
+    page = visit("birds", "#/classes?split=empty")
+    page.see("0 classes")
