@@ -148,6 +148,7 @@ function arrayElement(split, id, feature, summary, isLarge) {
   const about = describe(summary);
   const isNumber = summary.min !== undefined;
   const size = summary.values ?? summary.shape.reduce((product, each) => product * each, 1);
+  if (size === 0) return h("span", { class: "muted" }, "empty");
   const first = (summary.first ?? []).map((each) => (Array.isArray(each) ? `[${each[0]}] ${each[1] ?? "NaN"}` : each ?? "NaN"));
   const list = first.map((each) => (typeof each === "number" ? formatNumber(each) : display(each, 60))).join(", ");
   const text = h("div", { class: "value-list" }, size > first.length ? `${list}, …` : list);
@@ -187,12 +188,14 @@ export function exampleCard(context, split, example, options = {}) {
       onclick: () => onopen?.(example) },
   );
   const box = isSelectable && h("input", {
-    type: "checkbox", class: "card-box", "aria-label": `Select example ${example.id}`,
+    type: "checkbox", class: "card-box", title: "Select (key x)", "aria-label": `Select example ${example.id}`,
     checked: context.selection.has(split, example.id),
     onchange: (event) => context.selection.toggle(split, example.id, event.target.checked),
   });
-  const caption = h("div", { class: "card-caption" }, h("span", { class: "card-class" }, (hasClass && className(example)) || ""),
+  const label = (hasClass && className(example)) || "";
+  const caption = h("div", { class: "card-caption" }, box, h("span", { class: "card-class", title: label || null }, label),
     h("span", { class: "muted" }, `#${example.id}`));
   // The button is an overlay: players and plots are not inside it.
-  return h("div", { class: example.error ? "card card-broken" : "card" }, h("div", { class: "card-value" }, content), caption, open, box);
+  const value = h("div", { class: "card-value" }, content);
+  return h("div", { class: example.error ? "card card-broken" : "card" }, value, open, caption);
 }

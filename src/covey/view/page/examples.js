@@ -24,9 +24,21 @@ export function splitChoice(context, split, onchange) {
   return names.length > 1 ? choice("Split", "split", names, split, onchange) : null;
 }
 
+/** Return whether examples are filtered by a value. */
+function hasCondition(state) {
+  return state.feature !== null && (state.op === "nan" || state.value !== "");
+}
+
+/** Return whether the value of a condition is valid: some operators compare numbers. */
+function isValid(state, features) {
+  const { operators } = features.find(({ name }) => name === state.feature) ?? { operators: ["contains"] };
+  const isNumber = state.op === "less" || state.op === "greater" || !operators.includes("contains");
+  return !isNumber || (state.value.trim() !== "" && Number.isFinite(Number(state.value)));
+}
+
 /** Return the parameters of /api/find; null if all examples are shown. */
 function filterOf(split, state) {
-  const hasValue = state.feature && (state.op === "nan" || (state.value ?? "") !== "");
+  const hasValue = hasCondition(state);
   const order = state.order && state.order !== "id" ? state.order : null;
   if (!hasValue && !order && state.class === null) return null;
   return {
@@ -77,7 +89,7 @@ export async function show(root, parameters, context, signal) {
   /** Keep the state in the URL. */
   function keep() {
     if (signal.aborted) return;
-    const hasValue = state.value !== "" || state.op === "nan";
+    const hasValue = hasCondition(state);
     replace("examples", {
       split: context.overview.splits.length > 1 ? split.name : null,
       class: state.class,
@@ -98,6 +110,10 @@ export async function show(root, parameters, context, signal) {
     keep();
     searching.abort();
     searching = new AbortController();
+    if (hasCondition(state) && state.op !== "nan" && !isValid(state, features)) {
+      fill(problem, errorBox(`${display(state.value, 60)} is not a number.`));
+      return;
+    }
     const filter = filterOf(split.name, state);
     list = filter ? findIds(filter, progress, searching.signal) : new AllIds(split.records);
     gallery.setList(list);
@@ -112,7 +128,7 @@ export async function show(root, parameters, context, signal) {
     if (list.isDone && count === 0) parts[0] = "No examples found";
     if (list.total === null) parts.push(`${formatNumber(list.scanned)}${list.of ? ` of ${formatNumber(list.of)}` : ""} scanned`);
     if (list.corrupt) parts.push(`${countOf(list.corrupt, "corrupt record")} skipped`);
-    status.textContent = parts.join(", ") + (list.isRunning ? "…" : "");
+    status.textContent = list.error ? "" : parts.join(", ") + (list.isRunning ? "…" : "");
     scanning.hidden = !list.stop || list.isDone;
     scanning.textContent = list.isRunning ? "Stop" : "Find more";
     selectAll.disabled = count === 0;

@@ -91,11 +91,17 @@ export class Gallery {
   }
 
   load(first, last) {
+    if (first < 0) return; // nothing is drawn yet
     this.store.cancel();
     this.list.want(first, last + AHEAD);
     for (let index = first; index < last; index += 1) {
       const id = this.list.at(index);
-      if (id === undefined || this.store.peek(id)) continue;
+      if (id === undefined) continue;
+      const known = this.store.peek(id);
+      if (known) {
+        if (!this.isKnown) queueMicrotask(() => this.learn(known)); // not while the grid is drawn
+        continue;
+      }
       this.store.load(id).then((example) => {
         this.learn(example);
         if (this.list.at(index) === id) this.grid.refresh([index]);

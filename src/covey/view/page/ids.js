@@ -159,7 +159,7 @@ export class ScannedIds {
   /** Scan until there are `count` ids, or no more. */
   async extend(count) {
     this.wanted = Math.max(this.wanted, count);
-    if (this.isRunning || this.isDone) return;
+    if (this.isRunning || this.isDone || this.length >= this.wanted) return;
     this.isRunning = true;
     this.isStopped = false;
     this.error = null;

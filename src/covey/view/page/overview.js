@@ -9,6 +9,9 @@ import { go, hash, replace } from "./router.js";
 import { shardsPanel } from "./shards.js";
 import { surveyPanels } from "./survey.js";
 
+const MAX_NAMED = 20; // bars with names under them
+const CHARACTER = 6; // pixels
+
 /** Show the view. */
 export async function show(root, parameters, context, signal) {
   const { overview } = context;
@@ -112,7 +115,8 @@ async function labelsPanel(context, split, state, keep) {
     + `${formatNumber(values[0])}; median ${formatNumber(middle)}; smallest: ${name(values.length - 1)} with ${formatNumber(values[values.length - 1])}.`;
   const chart = barChart({
     values, label: name, log: state.log, height: 220, unit: "examples", summary,
-    title: `Examples per class, sorted by number`,
+    title: "Examples per class, sorted by number",
+    ...(values.length <= MAX_NAMED && { xLabels: (each) => names(each, name) }),
     onclick: (index) => go("examples", { split: split.name, class: table.ids[order[index]] }),
   });
   const log = h("input", { type: "checkbox", name: "log", checked: state.log, onchange: () => {
@@ -122,4 +126,11 @@ async function labelsPanel(context, split, state, keep) {
   } });
   return h("section", { class: "panel" }, h("div", { class: "controls" }, h("h3", {}, "Label distribution"), h("label", {}, log, "Logarithmic")),
     h("p", { class: "muted" }, summary), chart, h("p", { class: "muted small" }, "Classes by rank. A click shows the examples of a class."));
+}
+
+/** Return the names under the bars of a chart, as long as the bars are wide. */
+function names(chart, name) {
+  const limit = Math.floor(chart.width / chart.count / CHARACTER);
+  if (limit < 4) return [];
+  return Array.from({ length: chart.count }, (_, index) => [chart.x(index), display(name(index), limit)]);
 }

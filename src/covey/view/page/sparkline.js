@@ -52,9 +52,19 @@ function drawSparkline(canvas, width, height, { values, low = values, high = val
   pen.fillStyle = colour.accent;
   pen.strokeStyle = colour.accent;
   if (low !== high) {
-    for (let i = 0; i < count; i += 1) {
-      const top = y(high[i]);
-      pen.fillRect((i / count) * width, top, Math.max(1, width / count), Math.max(1, y(low[i]) - top));
+    // One bar for each column of pixels: the range of the values in it.
+    const columns = Math.max(1, Math.min(count, Math.floor(width)));
+    for (let column = 0; column < columns; column += 1) {
+      let [bottom, top] = [Infinity, -Infinity];
+      const end = Math.max(Math.floor(((column + 1) * count) / columns), Math.floor((column * count) / columns) + 1);
+      for (let i = Math.floor((column * count) / columns); i < end; i += 1) {
+        if (low[i] < bottom) bottom = low[i];
+        if (high[i] > top) top = high[i];
+      }
+      if (top < bottom) continue; // NaN
+      const left = Math.round((column / columns) * width);
+      const wide = Math.max(1, Math.round(((column + 1) / columns) * width) - left);
+      pen.fillRect(left, y(top), wide, Math.max(1, y(bottom) - y(top)));
     }
   } else if (count <= 24) {
     const wide = width / count;
