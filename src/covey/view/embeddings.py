@@ -203,7 +203,7 @@ class Embeddings:
     def disagreements(
         self, dataset: Dataset, count: int, begin: int = 0
     ) -> tuple[list[dict[str, Any]], int, int]:
-        """Return examples whose neighbours are mostly of another class.
+        """Return examples whose neighbours have another class more often than theirs.
 
         Args:
             dataset: The split.

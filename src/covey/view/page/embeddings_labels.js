@@ -8,9 +8,10 @@ import { VirtualGrid } from "./grid.js";
 import { examplesOf } from "./store.js";
 
 const SHARES = [["0", "any"], ["0.5", "50%"], ["0.7", "70%"], ["0.9", "90%"]];
+const DEFAULT_SHARE = 0.5;
 const MAX_PAIRS = 200;
 
-/** The examples whose neighbours are mostly of another class; a scan that runs until it is complete. */
+/** The examples whose neighbours have another class more often than theirs; a scan that runs until it is complete. */
 export class DisagreementScan extends EventTarget {
   constructor(signal, k) {
     super();
@@ -78,7 +79,7 @@ export class DisagreementScan extends EventTarget {
     if (this.error) return display(this.error.message, 500);
     if (this.total === null) return "Comparing labels…";
     const of = `${countOf(this.total, "example")}${this.isSampled ? " (a sample by class)" : ""}`;
-    const what = `${formatNumber(this.rows.length)} disagree with most of their neighbours`;
+    const what = `${formatNumber(this.rows.length)} have neighbours of another class more often than of their own`;
     return this.isDone ? `${of}; ${what}.` : `Compared ${formatNumber(this.scanned)} of ${of}; ${what}…`;
   }
 }
@@ -87,18 +88,18 @@ export class DisagreementScan extends EventTarget {
 export class DisagreementPanel {
   constructor(options) {
     Object.assign(this, options);
-    this.share = 0;
+    this.share = DEFAULT_SHARE;
     this.pair = null;
     this.rows = [];
     this.shown = new Map(); // index -> id of the row that is drawn there
     this.note = h("p", { class: "muted", role: "status" });
     this.filter = h("div", { class: "controls" });
-    const share = h("select", { name: "share", onchange: () => {
-      this.share = Number(share.value);
+    this.select = h("select", { name: "share", onchange: () => {
+      this.share = Number(this.select.value);
       this.update();
-    } }, SHARES.map(([value, text]) => h("option", { value }, text)));
+    } }, SHARES.map(([value, text]) => h("option", { value, selected: Number(value) === DEFAULT_SHARE }, text)));
     const tools = h("div", { class: "controls" },
-      neighboursField(this.scan.k, (k) => this.scan.restart(k)), h("label", {}, "Share at least", share),
+      neighboursField(this.scan.k, (k) => this.scan.restart(k)), h("label", {}, "Share at least", this.select),
       h("button", { type: "button", dataset: { action: "select-listed" },
         onclick: () => this.context.selection.add(this.split, this.rows.map((row) => row.id)) }, "Select all listed"));
     this.scroller = h("div", { class: "suspects", dataset: { list: "mislabelled" } });
@@ -121,6 +122,7 @@ export class DisagreementPanel {
   /** Show the examples of a pair of classes only; null for all. */
   setPair(pair) {
     this.pair = pair;
+    if (pair) [this.share, this.select.value] = [0, "0"]; // all that the table counts
     const clear = () => this.setPair(null);
     fill(this.filter, pair && [
       h("span", {}, `${this.className(pair.from)} → ${this.className(pair.to)}`),
