@@ -223,7 +223,7 @@ def audio(session: Session, query: Query) -> Response:
     if feature.sample_rate is None:
         raise RequestError("the sampling rate is unknown", 415)
     samples = read_value(dataset, number, name)
-    samples = samples.reshape(len(samples), -1)[:, :_MAX_CHANNELS]
+    samples = (samples[:, np.newaxis] if samples.ndim == 1 else samples)[:, :_MAX_CHANNELS]
     frames = MAX_AUDIO_BYTES // (2 * max(1, samples.shape[1]))
     samples = samples[: min(frames, MAX_AUDIO_S * feature.sample_rate)]
     buffer = io.BytesIO()
@@ -267,7 +267,7 @@ def values(session: Session, query: Query) -> Response:
     columns.values = {"shape": shape, "dtype": str(numbers.dtype), "count": numbers.size}
     is_audio = isinstance(dataset.features[name], Audio)
     limit = MAX_ENVELOPE if is_audio else MAX_VALUES
-    points = numbers.reshape(len(numbers), -1) if is_audio and numbers.ndim else numbers.reshape(-1)
+    points = numbers if is_audio else numbers.reshape(-1)
     is_long = is_audio or len(points) > limit
     columns.values["downsampled"] = is_long
     if is_long:

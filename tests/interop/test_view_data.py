@@ -1,0 +1,1220 @@
+"""The data of ``covey view``: overview, classes, search, examples, images, sounds and export.
+
+Requests go through a running server. The expected results come from Python, Pillow, soundfile and
+csv, not from covey.
+"""
+
+import csv
+import http.cookiejar
+import io
+import itertools
+import json
+import math
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+import wave
+from collections import Counter
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as Pillow
+from view_data import HOSTILE, write_birds, write_corrupt, write_hostile
+
+import covey
+from covey import Audio, ClassLabel, Features, Image, Ragged, Sparse, Tensor, _core
+from covey.view import View
+from covey.view.cache import ByteCache
+from covey.view.export import MAX_IDS
+from covey.view.messages import Response
+from covey.view.search import Predicate, SizeOrder, SplitExamples, scan
+from covey.view.session import Session
+from covey.view.shards import KnownShards
+from covey.view.shards import _check as check_shard
+from covey.view.survey import read_survey, sample_parts
+
+
+class Client:
+    """A browser: it has the cookie of the server."""
+
+    def __init__(self, view):
+        self.base = view.url.partition("/?")[0]
+        jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        self.opener = urllib.request.build_opener(jar)
+        self.opener.open(view.url, timeout=20).read()
+
+    def ask(self, path, content=None, **parameters):
+        """Return status, content type and body."""
+        given = {name: value for name, value in parameters.items() if value is not None}
+        query = urllib.parse.urlencode({name.rstrip("_"): value for name, value in given.items()})
+        data = None if content is None else json.dumps(content).encode()
+        url = f"{self.base}/api/{path}?{query}"
+        try:
+            with self.opener.open(urllib.request.Request(url, data), timeout=60) as found:
+                return found.status, found.headers["Content-Type"], found.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers["Content-Type"], error.read()
+
+    def json(self, path, **parameters):
+        status, _, body = self.ask(path, **parameters)
+        assert status == 200, body
+        return json.loads(body)
+
+    def columns(self, path, **parameters):
+        """Return arrays, and values, decoded as the page does."""
+        status, _, body = self.ask(path, **parameters)
+        assert status == 200, body
+        size = int.from_bytes(body[:4], "little")
+        values = json.loads(body[4 : 4 + size])
+        arrays = {}
+        for name, column in values.pop("columns").items():
+            count = math.prod(column["shape"])
+            offset = 4 + size + column["offset"]
+            array = np.frombuffer(body, f"<{column['dtype']}", count, offset)
+            assert offset % array.itemsize == 0
+            arrays[name] = array.reshape(column["shape"])
+        return arrays, values
+
+    def find(self, **parameters):
+        """Return all ids of a search, page by page."""
+        ids, cursor = [], 0
+        for _ in range(10_000):
+            page = self.json("find", cursor=cursor, **parameters)
+            ids += page["ids"]
+            if page["cursor"] is None:
+                return ids
+            cursor = page["cursor"]
+        raise AssertionError("the search does not end")
+
+
+def strings(arrays, name):
+    ends, data = arrays[f"{name}.offsets"], arrays[f"{name}.data"].tobytes()
+    return [data[a:b].decode() for a, b in itertools.pairwise(ends)]
+
+
+@pytest.fixture(scope="module")
+def serve():
+    """Return a function that returns a client of the dataset at a path."""
+    views = []
+
+    def start(path, **options):
+        session = Session.of_path(path, progress=False, **options)
+        views.append(View(session))
+        return Client(views[-1])
+
+    yield start
+    for view in views:
+        view.close()
+
+
+@pytest.fixture(scope="module")
+def birds_path(tmp_path_factory):
+    return write_birds(tmp_path_factory.mktemp("view_data") / "birds")
+
+
+@pytest.fixture(scope="module")
+def birds(birds_path, serve):
+    return serve(birds_path)
+
+
+@pytest.fixture(scope="module")
+def corrupt(birds_path, serve, tmp_path_factory):
+    return serve(write_corrupt(birds_path, tmp_path_factory.mktemp("corrupt") / "birds"))
+
+
+# Overview.
+
+
+def test_overview(birds, birds_path):
+    found = birds.json("overview")
+    assert found["path"] == str(birds_path)
+    assert (found["kind"], found["label"]) == ("dataset", "species")
+    assert eval(found["code"].format(split="test"), {"covey": covey}).__len__() == 24
+    kinds = {each["name"]: each["kind"] for each in found["features"]}
+    assert kinds == {
+        "photo": "image",
+        "caption": "string",
+        "song": "audio",
+        "notes": "ragged",
+        "weight": "number",
+        "eggs": "number",
+        "curve": "array",
+        "species": "class",
+    }
+    splits = {each["name"]: each for each in found["splits"]}
+    counts = {name: (each["records"], each["classes"]) for name, each in splits.items()}
+    assert counts == {"train": (120, 6), "test": (24, 6), "empty": (0, 0)}
+    train = splits["train"]
+    files = sorted(birds_path.rglob("*-train.tfrecord-*"))
+    assert (train["shards"], train["bytes"]) == (3, sum(file.stat().st_size for file in files))
+    assert (train["missing"], train["index"], train["error"]) == ([], "fresh", None)
+
+
+def test_an_overview_names_missing_shards(birds_path, serve, tmp_path):
+    path = shutil.copytree(birds_path, tmp_path / "birds")
+    client = serve(path)
+    assert client.json("overview")["splits"][0]["missing"] == []
+    gone, shorter, _ = sorted(path.rglob("*-train.tfrecord-*"))
+    gone.unlink()
+    shorter.write_bytes(shorter.read_bytes()[:-1])
+    train = client.json("overview")["splits"][0]
+    assert (train["missing"], train["missing_count"]) == ([gone.name], 1)
+    states = [shard["state"] for shard in client.json("shards", split="train")["shards"]]
+    assert states == ["missing", "size differs", "ok"]
+    again = serve(path).json("overview")["splits"][0]  # it cannot be opened any more
+    assert again["error"]
+    assert again["records"] == 120
+    assert again["missing"] == [gone.name]
+    assert again["index"] == "stale"
+    assert again["reason"]
+    listed = serve(path).json("shards", split="train")
+    assert [shard["state"] for shard in listed["shards"]] == ["missing", "ok", "ok"]
+
+
+def test_overview_of_an_open_dataset(birds_path):
+    with (
+        covey.open(birds_path, split="train[:50]") as ds,
+        View(Session.of_dataset(ds)) as view,
+    ):
+        found = Client(view).json("overview")
+        assert (found["path"], found["code"]) == (None, "ds")
+        assert found["splits"][0]["records"] == 50
+
+
+def test_bytes_with_an_image_are_an_image(serve, tmp_path):
+    features = {
+        "photo": Tensor("bytes"),
+        "other": Tensor("bytes"),
+        "pixels": Tensor("uint8", (784,)),
+    }
+    example = {
+        "photo": encode(gradient(8, 9)),
+        "other": b"\x00\xff",
+        "pixels": np.arange(784) % 251,
+    }
+    covey.write([example] * 3, tmp_path / "data", label=None, features=features, progress=False)
+    client = serve(tmp_path / "data")
+    kinds = {each["name"]: each["kind"] for each in client.json("overview")["features"]}
+    assert kinds == {"photo": "image", "other": "bytes", "pixels": "image"}
+    pixels = decode(client.ask("image", id=0, feature="pixels")[2])
+    assert (pixels.reshape(-1) == np.arange(784) % 251).all()
+    summary = client.json("examples", ids=0)["examples"][0]["values"]["pixels"]
+    assert summary["picture"] == [28, 28]
+
+
+def test_shards_are_listed_in_pages(birds, birds_path):
+    whole = birds.json("shards", split="train")
+    assert whole["total"] == 3
+    with covey.open(birds_path, split="train") as ds:
+        (table,) = ds.tables
+        records = [shard.records for shard in table.index.metadata.shards]
+    assert [shard["records"] for shard in whole["shards"]] == records
+    pages = [birds.json("shards", split="train", offset=n, limit=1)["shards"] for n in range(4)]
+    assert [*pages[0], *pages[1], *pages[2]] == whole["shards"]
+    assert pages[3] == []
+
+
+# Classes.
+
+
+def test_classes(birds, birds_path):
+    arrays, values = birds.columns("classes", split="train")
+    assert values["label"] == "species"
+    with covey.open(birds_path, split="train") as ds:
+        labels = [ds[n]["species"] for n in range(len(ds))]
+        names = [ds.class_name(label) for label in sorted(set(labels))]
+    assert arrays["id"].tolist() == sorted(set(labels))
+    assert arrays["count"].tolist() == [labels.count(label) for label in sorted(set(labels))]
+    assert strings(arrays, "name") == names
+
+
+def test_classes_of_integers_have_no_names(serve, tmp_path):
+    ids = [7, -3, 7, 2**40, -3, 7]
+    covey.write({"x": np.arange(6), "y": np.array(ids)}, tmp_path / "d", label="y", progress=False)
+    client = serve(tmp_path / "d", label="y")
+    arrays, _ = client.columns("classes")
+    assert dict(zip(arrays["id"].tolist(), arrays["count"].tolist(), strict=True)) == {
+        -3: 2,
+        7: 3,
+        2**40: 1,
+    }
+    assert "name.offsets" not in arrays
+    assert len(client.find(class_=-3)) == 2
+    (found,) = client.json("examples", ids=client.find(class_=2**40)[0])["examples"]
+    assert found["class"] == {"id": 2**40, "name": str(2**40)}
+
+
+def test_200_000_classes(serve, tmp_path):
+    count = 200_000
+    names = [f"class {n} \N{OWL}" for n in range(count)]
+    features = Features({"x": "int32", "y": ClassLabel(names=names)})
+    labels = np.concatenate([np.arange(count), np.arange(0, count, 1000)])
+    columns = {"x": np.arange(len(labels), dtype=np.int32), "y": labels}
+    covey.write(columns, tmp_path / "d", label="y", features=features, progress=False)
+    client = serve(tmp_path / "d")
+    arrays, _ = client.columns("classes")
+    assert (arrays["id"] == np.arange(count)).all()
+    assert (arrays["count"] == np.where(np.arange(count) % 1000 == 0, 2, 1)).all()
+    assert strings(arrays, "name") == names
+    with covey.open(tmp_path / "d") as ds:
+        for class_id in (0, 1, 77_000, count - 1):
+            found = client.find(class_=class_id)
+            assert found == np.flatnonzero(ds.labels == class_id).tolist()
+
+
+# Search.
+
+WORDS = ("owl", "OWL", "wren", "Straße", "strasse", "", "=1+1", "a\tb", "\N{OWL}", "o" * 300)
+NUMBERS = (0.1, -1.5, 0.0, 3.0, 2.5, math.nan, math.inf, 1e30)
+
+
+def make_example(number):
+    rng = np.random.default_rng(number)
+
+    def some(values, most=3):
+        return [values[n] for n in rng.integers(0, len(values), rng.integers(0, most + 1))]
+
+    return {
+        "word": WORDS[number % len(WORDS)],
+        "raw": WORDS[number % 7].encode(),
+        "number": NUMBERS[number % len(NUMBERS)],
+        "count": int(rng.integers(-3, 4)) if number % 9 else 2**62,
+        "small": int(rng.integers(0, 256)),
+        "pair": [NUMBERS[n] for n in rng.integers(0, len(NUMBERS), 2)],
+        "list": some(NUMBERS),
+        "words": some(WORDS),
+        "nested": [some(NUMBERS, 2) for _ in range(rng.integers(0, 3))],
+        "sparse": ([[1], [4]], [1.5, 2.5]) if number % 2 else ([], []),
+        "kind": WORDS[number % 3],
+        "label": ("crow", "owl", "wren")[(number + number // 5) % 3],
+    }
+
+
+SCHEMA = {
+    "word": "str",
+    "raw": "bytes",
+    "number": "float32",
+    "count": "int64",
+    "small": "uint8",
+    "pair": Tensor("float32", (2,)),
+    "list": Tensor("float32", (None,)),
+    "words": Tensor("str", (None,)),
+    "nested": Ragged("float32"),
+    "sparse": Sparse("float32", (6,)),
+    "kind": ClassLabel(names=["owl", "OWL", "wren"]),
+    "label": ClassLabel(names=["crow", "owl", "wren"]),
+}
+
+
+class Mixed:
+    """Examples of all kinds, and a client of them; hypothesis must not print them."""
+
+    def __init__(self, client, written, sizes, path):
+        self.client, self.written, self.sizes, self.path = client, written, sizes, path
+
+
+@pytest.fixture(scope="module")
+def mixed(serve, tmp_path_factory):
+    path = tmp_path_factory.mktemp("mixed") / "data"
+    written = [make_example(number) for number in range(700)]
+    features = Features(SCHEMA)
+    covey.write(
+        written, path, split="train", label="label", features=features, shuffle=False,
+        shards=3, progress=False,
+    )  # fmt: skip
+    with covey.open(path) as ds:
+        sizes = [len(record) for record in ds.raw]
+    # The order of the shards is that of the examples.
+    return Mixed(serve(path), written, sizes, path)
+
+
+def flat(value):
+    if isinstance(value, tuple):  # sparse
+        return value[1]
+    if isinstance(value, list):
+        return [each for item in value for each in (flat(item))]
+    return [value]
+
+
+def matches(example, feature, op, value):
+    """Return whether an example matches, in plain Python."""
+    kind = SCHEMA[feature]
+    values = flat(example[feature])
+    if feature in ("word", "raw", "words", "kind", "label"):
+        texts = [each.decode() if isinstance(each, bytes) else each for each in values]
+        if op == "contains":
+            return any(value.casefold() in text.casefold() for text in texts)
+        names = kind.names if isinstance(kind, ClassLabel) else ()
+        return any(
+            text == value or (text in names and str(names.index(text)) == value) for text in texts
+        )
+    if op == "nan":
+        return any(isinstance(each, float) and math.isnan(each) for each in values)
+    if feature in ("count", "small"):
+        wanted = int(value) if value.lstrip("-").isdigit() else float(value)
+    else:
+        wanted = float(np.float32(value))
+        values = [float(np.float32(each)) for each in values]
+    compare = {
+        "equals": lambda each: each == wanted,
+        "less": lambda each: each < wanted,
+        "greater": lambda each: each > wanted,
+    }[op]
+    return any(compare(each) for each in values)
+
+
+STRING_FEATURES = ("word", "raw", "words", "kind", "label")
+FLOATS = ("number", "pair", "list", "nested", "sparse")
+string_queries = st.tuples(
+    st.sampled_from(STRING_FEATURES),
+    st.sampled_from(["contains", "equals"]),
+    st.one_of(st.sampled_from([*WORDS, "1", "2", "ST", "o", "RO", "\t"]), st.text(max_size=3)),
+)
+number_text = st.one_of(
+    st.sampled_from(["0.1", "-1.5", "0", "3", "2.5", "1e30", "-0.0", "256", "-1", str(2**62)]),
+    st.floats(-5, 5).map(str),
+    st.integers(-(2**70), 2**70).map(str),
+)
+float_queries = st.tuples(
+    st.sampled_from(FLOATS), st.sampled_from(["equals", "less", "greater", "nan"]), number_text
+)
+integer_queries = st.tuples(
+    st.sampled_from(["count", "small"]), st.sampled_from(["equals", "less", "greater"]), number_text
+)
+
+
+@settings(max_examples=250)
+@given(
+    st.one_of(string_queries, float_queries, integer_queries, st.none()),
+    st.sampled_from([None, 0, 1, 2]),
+    st.sampled_from(["id", "largest", "smallest"]),
+    st.sampled_from([7, 100, 1000]),
+)
+def test_find_equals_a_filter(mixed, query, class_id, order, limit):
+    client, written, sizes = mixed.client, mixed.written, mixed.sizes
+    feature, op, value = query or (None, None, None)
+    found = client.find(
+        feature=feature, op=op, value=value, class_=class_id, order=order, limit=limit
+    )
+    expected = [
+        number
+        for number, example in enumerate(written)
+        if (class_id is None or SCHEMA["label"].names[class_id] == example["label"])
+        and (query is None or matches(example, feature, op, value))
+    ]
+    if order != "id":
+        sign = -1 if order == "largest" else 1
+        expected.sort(key=lambda number: (sign * sizes[number], number))
+    assert found == expected
+
+
+def test_a_page_begins_anywhere(mixed):
+    client = mixed.client
+    page = client.json("find", cursor=345, limit=10)
+    assert page == {
+        "ids": list(range(345, 355)),
+        "cursor": 355,
+        "scanned": 355,
+        "total": 700,
+        "corrupt": 0,
+    }
+    assert client.json("find", cursor=695, limit=10)["cursor"] is None
+    assert client.json("find", cursor=10**15)["ids"] == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"feature": "number", "op": "contains", "value": "1"}, "must be one of equals"),
+        ({"feature": "word", "op": "less", "value": "1"}, "must be one of contains"),
+        ({"feature": "number", "op": "less", "value": "x"}, "must be a number"),
+        ({"feature": "number", "op": "less", "value": "nan"}, "must be a number"),
+        ({"feature": "number", "op": "less"}, "must be a number"),
+        ({"feature": "count", "op": "nan"}, "must be one of equals"),
+        ({"feature": "number"}, "op"),
+        ({"feature": "flock", "op": "nan"}, "no feature"),
+        ({"class_": 5}, "no record of class 5"),
+        ({"class_": "owl"}, "must be an integer"),
+        ({"order": "random"}, "must be one of id"),
+        ({"limit": 0}, "must be an integer from 1"),
+        ({"limit": 1001}, "must be an integer from 1"),
+        ({"cursor": -1}, "must be an integer from 0"),
+    ],
+)
+def test_a_search_that_is_not_valid(mixed, parameters, message):
+    status, kind, body = mixed.client.ask("find", **parameters)
+    assert status in (400, 404)
+    assert kind == "application/json"
+    assert message in json.loads(body)["error"]
+
+
+def test_a_scan_stops_and_resumes(mixed):
+    written, path = mixed.written, mixed.path
+    expected = [n for n, each in enumerate(written) if matches(each, "word", "contains", "owl")]
+    with covey.open(path) as ds:
+        predicate = Predicate(ds.features.select(["word"]), "word", "contains", "owl")
+        ids, cursor, calls = [], 0, 0
+        while cursor is not None:
+            found = scan(ds, SplitExamples(ds), predicate, cursor, 1000, timeout_s=0)
+            ids, cursor, calls = ids + found.ids, found.cursor, calls + 1
+    assert ids == expected
+    assert calls == 3  # 256 examples are read at once
+
+
+@pytest.mark.parametrize("class_id", [None, 1])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("options", [{}, {"map_from": 0}, {"map_from": 0, "max_scattered": 0}])
+def test_sizes_of_records(mixed, class_id, largest, options):
+    """The rows of the index in memory, and those of its file, give the same order."""
+    written, sizes, path = mixed.written, mixed.sizes, mixed.path
+    chosen = [n for n, each in enumerate(written) if class_id is None or each["label"] == "owl"]
+    expected = sorted(chosen, key=lambda n: (-sizes[n] if largest else sizes[n], n))[:25]
+    with covey.open(path) as ds:
+        order = SizeOrder(SplitExamples(ds, class_id), largest=largest, count=25, **options)
+        while not order.advance(timeout_s=0):
+            pass
+        assert order.found().ids.tolist() == expected
+        assert order.scanned == len(chosen)
+    with covey.open(path, split="train[:350]") as half:
+        order = SizeOrder(SplitExamples(half), largest=largest, count=25, **options)
+        assert order.advance()
+        expected = sorted(range(350), key=lambda n: (-sizes[n] if largest else sizes[n], n))
+        assert order.found().ids.tolist() == expected[:25]
+
+
+# Examples.
+
+
+def test_examples_are_those_of_show(birds, birds_path, capsys):
+    from covey.cli import main
+
+    main(["show", str(birds_path), "5", "17", "--split", "train", "--json"])
+    shown = json.loads(capsys.readouterr().out)["examples"]
+    found = birds.json("examples", split="train", ids="5,17")["examples"]
+    with covey.open(birds_path, split="train") as ds:
+        assert [each.pop("bytes") for each in found] == [len(ds.raw[5]), len(ds.raw[17])]
+    assert found == shown
+
+
+def test_a_long_string_is_cut(serve, tmp_path):
+    text = "long \N{OWL} " * 10_000
+    covey.write([{"text": text, "list": [text, "b"]}], tmp_path / "d", label=None, progress=False)
+    client = serve(tmp_path / "d")
+    (found,) = client.json("examples", ids=0)["examples"]
+    assert found["values"]["text"] == {
+        "kind": "string",
+        "text": text[:20_000],
+        "length": len(text),
+        "truncated": True,
+    }
+    assert found["values"]["list"]["first"] == [text[:1000], "b"]
+
+
+@pytest.mark.parametrize("ids", ["120", "-1", "x", "1,,2", "1.5", ",".join(["1"] * 201)])
+def test_examples_that_do_not_exist(birds, ids):
+    status, _, body = birds.ask("examples", split="train", ids=ids)
+    assert status == 400
+    assert json.loads(body)["error"]
+
+
+def test_no_ids(birds):
+    assert birds.json("examples", split="train", ids="")["examples"] == []
+
+
+# Images.
+
+
+def gradient(height, width, channels=3, dtype=np.uint8):
+    rng = np.random.default_rng(height * width)
+    base = np.linspace(0, 200, height)[:, None, None] + rng.integers(
+        0, 50, (height, width, channels)
+    )
+    scale = 257 if dtype == np.uint16 else 1
+    return (base * scale).astype(dtype)
+
+
+def encode(pixels, format="PNG", **options):
+    buffer = io.BytesIO()
+    shown = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    Pillow.fromarray(shown).save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def decode(data):
+    return np.asarray(Pillow.open(io.BytesIO(data)))
+
+
+@pytest.fixture(scope="module")
+def pictures(serve, tmp_path_factory):
+    """Return a client and its images, as they were written."""
+    rgba = gradient(40, 30, 4)
+    palette = Pillow.fromarray(gradient(20, 30)).convert("P")
+    buffer = io.BytesIO()
+    palette.save(buffer, "PNG")
+    written = {
+        "png": encode(gradient(50, 70)),
+        "grey": encode(gradient(33, 20, 1)),
+        "alpha": encode(rgba),
+        "palette": buffer.getvalue(),
+        "gif": encode(gradient(16, 16, 1), "GIF"),
+        "webp": encode(gradient(60, 60), "WEBP", lossless=True),
+        "jpeg": encode(gradient(300, 200), "JPEG", quality=95),
+        "large": encode(gradient(2500, 30)),
+        "trailing": encode(gradient(10, 10)) + b"<script>alert(1)</script>",
+    }
+    names = list(written)
+    path = tmp_path_factory.mktemp("pictures") / "data"
+    covey.write(
+        [{"image": data} for data in written.values()], path, label=None,
+        features={"image": Image(channels=None)}, shuffle=False, progress=False,
+    )  # fmt: skip
+    return serve(path), names, written
+
+
+def expected_pixels(data):
+    with Pillow.open(io.BytesIO(data)) as picture:
+        mode = {"P": "RGB", "L": "L", "RGBA": "RGBA"}.get(picture.mode, "RGB")
+        return np.asarray(picture.convert(mode))
+
+
+@pytest.mark.parametrize("name", ["png", "grey", "alpha", "palette", "webp", "trailing"])
+def test_images_are_those_of_pillow(pictures, name):
+    client, names, written = pictures
+    status, kind, body = client.ask("image", id=names.index(name), feature="image")
+    assert (status, kind) == (200, "image/png")
+    assert (decode(body) == expected_pixels(written[name])).all()
+    assert b"script" not in body  # the stored bytes are not sent
+
+
+def test_an_animation_is_its_first_image(pictures):
+    client, names, written = pictures
+    body = client.ask("image", id=names.index("gif"), feature="image")[2]
+    found, expected = decode(body), expected_pixels(written["gif"])
+    assert (found.reshape(16, 16, -1)[..., 0] == expected.reshape(16, 16, -1)[..., 0]).all()
+
+
+def test_a_jpeg_stays_one(pictures):
+    client, names, written = pictures
+    status, kind, body = client.ask("image", id=names.index("jpeg"), feature="image")
+    assert (status, kind) == (200, "image/jpeg")
+    found, expected = decode(body).astype(int), decode(written["jpeg"]).astype(int)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).mean() < 12  # of noise
+    assert body != written["jpeg"]
+
+
+@pytest.mark.parametrize("name", ["png", "grey", "alpha", "jpeg"])
+@pytest.mark.parametrize("side", [16, 25, 64])
+def test_thumbnails(pictures, name, side):
+    client, names, written = pictures
+    body = client.ask("image", id=names.index(name), feature="image", side=side)[2]
+    found = Pillow.open(io.BytesIO(body))
+    full = Pillow.open(io.BytesIO(written[name]))
+    factor = min(1, side / max(full.size))
+    size = tuple(max(1, round(each * factor)) for each in full.size)
+    assert found.size == size
+    expected = np.asarray(full.resize(size, Pillow.Resampling.BILINEAR)).astype(int)
+    limit = 8 if found.format == "JPEG" else 1.5
+    assert np.abs(np.asarray(found).astype(int) - expected).mean() < limit
+
+
+def test_an_image_has_a_maximum_side(pictures):
+    client, names, _ = pictures
+    body = client.ask("image", id=names.index("large"), feature="image")[2]
+    assert decode(body).shape == (2048, 25, 3)
+
+
+@pytest.mark.parametrize("side", [15, 1025, -1, "x"])
+def test_sides_that_are_not_valid(pictures, side):
+    assert pictures[0].ask("image", id=0, feature="image", side=side)[0] == 400
+
+
+def test_images_are_cached(pictures):
+    client, *_ = pictures
+    request = urllib.request.Request(f"{client.base}/api/image?id=0&feature=image&side=32")
+    with client.opener.open(request, timeout=20) as found:
+        tag = found.headers["ETag"]
+    request.add_header("If-None-Match", tag)
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        client.opener.open(request, timeout=20)
+    with raised.value as error:
+        assert error.code == 304
+
+
+ARRAYS = {
+    "grey": np.arange(30 * 20, dtype=np.uint8).reshape(30, 20),
+    "rgb": gradient(12, 9),
+    "first": np.ascontiguousarray(gradient(12, 9).transpose(2, 0, 1)),
+    "deep": gradient(9, 9, 1, np.uint16)[:, :, 0],
+    "float": np.linspace(-3, 5, 25, dtype=np.float32).reshape(5, 5),
+    "nan": np.where(np.eye(6), np.nan, 1.0).astype(np.float32),
+    "huge": (np.add.outer(np.arange(3000), np.arange(40)) % 200).astype(np.uint8),
+    "line": np.arange(50, dtype=np.float32),
+    "text": "owl",
+}
+
+
+@pytest.fixture(scope="module")
+def arrays(serve, tmp_path_factory):
+    path = tmp_path_factory.mktemp("arrays") / "data"
+    covey.write([ARRAYS], path, label=None, progress=False)
+    return serve(path)
+
+
+def test_arrays_as_images(arrays):
+    def get(name, **options):
+        return decode(arrays.ask("image", id=0, feature=name, **options)[2])
+
+    assert (get("grey") == ARRAYS["grey"]).all()
+    assert (get("rgb") == ARRAYS["rgb"]).all()
+    assert (get("first") == ARRAYS["rgb"]).all()
+    assert (get("deep") == ARRAYS["deep"] >> 8).all()
+    numbers = get("float").reshape(-1)
+    assert (numbers[0], numbers[-1]) == (0, 255)
+    assert (np.diff(numbers.astype(int)) >= 0).all()
+    assert set(get("nan").reshape(-1).tolist()) == {0, 255}
+    assert get("huge").shape == (2048, 27)
+    small = Pillow.fromarray(ARRAYS["grey"]).resize((16, 24), Pillow.Resampling.BILINEAR)
+    assert np.abs(get("grey", side=24).astype(int) - np.asarray(small)).mean() < 1.5
+    summaries = arrays.json("examples", ids=0)["examples"][0]["values"]
+    pictures = {name for name, each in summaries.items() if "picture" in (each or ())}
+    assert pictures == {"grey", "rgb", "first", "deep", "float", "nan", "huge"}
+    for name in pictures:
+        assert arrays.ask("image", id=0, feature=name)[0] == 200
+    for name in ("line", "text"):
+        assert arrays.ask("image", id=0, feature=name)[0] == 415
+
+
+def test_other_files_are_not_images(serve, tmp_path):
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+    files = [svg, b"<html>", b"", encode(gradient(9, 9))[:40], b"II*\x00tiff"]
+    features = {"file": Tensor("bytes"), "image": Image()}
+    examples = [{"file": file, "image": encode(gradient(9, 9))} for file in files]
+    covey.write(
+        examples, tmp_path / "d", label=None, features=features, shuffle=False, progress=False
+    )
+    client = serve(tmp_path / "d")
+    for number, file in enumerate(files):
+        status, kind, body = client.ask("image", id=number, feature="file")
+        assert status in (415, 422)
+        assert kind == "application/json"
+        assert not file or file not in body
+        assert client.ask("image", id=number, feature="image")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"id": 120, "feature": "photo"}, 400),
+        ({"id": -1, "feature": "photo"}, 400),
+        ({"feature": "photo"}, 400),
+        ({"id": 0}, 400),
+        ({"id": 0, "feature": "flock"}, 404),
+        ({"id": 0, "feature": "caption"}, 415),
+        ({"id": 0, "feature": "photo", "split": "flock"}, 404),
+    ],
+)
+def test_images_that_do_not_exist(birds, parameters, status):
+    for path in ("image", "audio", "values"):
+        found = birds.ask(path, **{"split": "train", **parameters})[0]
+        assert found == (415 if parameters.get("split") != "flock" and status == 415 else status)
+
+
+def test_a_cache_is_bounded():
+    cache = ByteCache(100)
+    for number in range(20):
+        cache.put(number, Response(bytes(30), "image/png"))
+        assert cache.get(0 if number < 1 else number) is not None
+    assert [number for number in range(20) if cache.get(number)] == [17, 18, 19]
+    cache.get(17)
+    cache.put(20, Response(bytes(30), "image/png"))
+    assert cache.get(17)
+    assert not cache.get(18)
+    cache.put(21, Response(bytes(101), "image/png"))
+    assert cache.get(21) is None
+    assert cache.get(17)
+
+
+# Sounds and plots.
+
+
+@pytest.fixture(scope="module")
+def sounds(serve, tmp_path_factory):
+    rng = np.random.default_rng(0)
+    written = {
+        "mono": rng.uniform(-1.2, 1.2, 4000).astype(np.float32),
+        "stereo": rng.integers(-(2**15), 2**15, (3000, 2)).astype(np.int16),
+        "silent": np.zeros(0, np.float32),
+        "odd": np.array([np.nan, np.inf, -np.inf, 0.5], np.float32),
+        "unknown": np.zeros(10, np.float32),
+    }
+    features = {
+        "mono": Audio(8000),
+        "stereo": Audio(22_050, "int16", shape=(None, 2)),
+        "silent": Audio(8000),
+        "odd": Audio(8000),
+        "unknown": Audio(),
+    }
+    path = tmp_path_factory.mktemp("sounds") / "data"
+    covey.write([written], path, label=None, features=features, progress=False)
+    return serve(path), written
+
+
+def test_sounds_are_those_of_soundfile(sounds):
+    client, written = sounds
+    status, kind, body = client.ask("audio", id=0, feature="mono")
+    assert (status, kind) == (200, "audio/wav")
+    samples, rate = soundfile.read(io.BytesIO(body), dtype="float32")
+    assert rate == 8000
+    clipped = np.clip(written["mono"], -1, 32767 / 32768)
+    assert len(samples) == 4000
+    assert np.abs(samples - clipped).max() <= 0.5 / 32768 + 1e-7
+    body = client.ask("audio", id=0, feature="stereo")[2]
+    samples, rate = soundfile.read(io.BytesIO(body), dtype="int16")
+    assert rate == 22_050
+    assert (samples == written["stereo"]).all()
+    with wave.open(io.BytesIO(body)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getnframes()) == (2, 2, 3000)
+
+
+def test_sounds_with_odd_samples(sounds):
+    client, _ = sounds
+    with wave.open(io.BytesIO(client.ask("audio", id=0, feature="silent")[2])) as file:
+        assert file.getnframes() == 0
+    body = client.ask("audio", id=0, feature="odd")[2]
+    samples, _ = soundfile.read(io.BytesIO(body), dtype="int16")
+    assert samples.tolist() == [0, 32767, -32768, 16384]
+    assert client.ask("audio", id=0, feature="unknown")[0] == 415
+
+
+def test_waveforms(sounds):
+    client, written = sounds
+    found, values = client.columns("values", id=0, feature="mono")
+    assert values["count"] == 4000
+    assert values["downsampled"]
+    parts = written["mono"].reshape(1000, 4)
+    assert (found["low"] == parts.min(1)).all()
+    assert (found["high"] == parts.max(1)).all()
+    found, _ = client.columns("values", id=0, feature="stereo")
+    parts = written["stereo"].reshape(1000, 6)
+    assert (found["low"] == parts.min(1)).all()
+    assert (found["high"] == parts.max(1)).all()
+    found, _ = client.columns("values", id=0, feature="silent")
+    assert len(found["low"]) == 0
+
+
+def test_plots(serve, tmp_path):
+    line = np.sin(np.arange(5000) / 7)
+    line[17] = np.nan
+    example = {
+        "short": np.arange(2048, dtype=np.float32),
+        "line": line,
+        "nested": [[1.0, 2.0], [], [3.0]],
+        "scalar": 4.5,
+        "integers": np.array([2**62, -5], np.int64),
+        "words": ["a", "b"],
+        "empty": np.zeros(0, np.float32),
+        "dots": ([[1], [3]], [5.0, 7.0]),
+    }
+    features = {"nested": Ragged("float32"), "dots": Sparse("float32", (9,)), "line": "float64"}
+    known = Features.infer([{n: v for n, v in example.items() if n not in features}])
+    schema = {
+        **known,
+        **features,
+        "line": Tensor("float64", (5000,)),
+        "empty": Tensor("float32", (None,)),
+    }
+    covey.write([example], tmp_path / "d", label=None, features=Features(schema), progress=False)
+    client = serve(tmp_path / "d")
+
+    def get(name):
+        return client.columns("values", id=0, feature=name)
+
+    found, values = get("short")
+    assert (found["values"] == example["short"]).all()
+    assert not values["downsampled"]
+    found, values = get("line")
+    assert values["downsampled"]
+    assert len(found["low"]) == len(found["high"]) == 2048
+    assert found["low"].min() == np.float32(np.nanmin(line))
+    assert found["high"].max() == np.float32(np.nanmax(line))
+    assert not np.isnan(found["low"]).any()
+    assert (found["low"] <= found["high"]).all()
+    found, _ = get("nested")
+    assert found["values"].tolist() == [1, 2, 3]
+    assert found["lengths"].tolist() == [2, 0, 1]
+    assert get("scalar")[0]["values"].tolist() == [4.5]
+    assert get("integers")[0]["values"].tolist() == [float(2**62), -5]
+    assert get("empty")[0]["values"].tolist() == []
+    found, values = get("dots")
+    assert found["values"].tolist() == [5, 7]
+    assert values["shape"] == [9]
+    assert client.ask("values", id=0, feature="words")[0] == 415
+
+
+# Survey.
+
+
+def test_a_survey_equals_numpy(mixed):
+    client, written = mixed.client, mixed.written
+    found = client.json("survey")
+    assert (found["examples"], found["of"], found["corrupt"]) == (700, 700, 0)
+    numbers = np.array([each["number"] for each in written], np.float32)
+    survey = found["features"]["number"]
+    assert survey["nan"] == int(np.isnan(numbers).sum())
+    assert survey["min"] == -1.5
+    assert survey["max"] is None
+    finite = numbers[np.isfinite(numbers)].astype(np.float64)
+    counts, edges = np.histogram(finite, 40)
+    assert np.allclose(survey["histogram"]["edges"], edges)
+    assert survey["histogram"]["counts"] == counts.tolist()
+    small = found["features"]["small"]
+    values = np.array([each["small"] for each in written])
+    assert small["mean"] == pytest.approx(values.mean())
+    edges = small["histogram"]["edges"]
+    counts = [int(((values >= a) & (values < b)).sum()) for a, b in itertools.pairwise(edges)]
+    assert small["histogram"]["counts"] == counts
+    assert sum(counts) == 700
+    word = found["features"]["word"]
+    lengths = sorted(len(each["word"]) for each in written)
+    assert word["lengths"] == [lengths[0], lengths[349], lengths[-1]]
+    assert word["histogram"]["what"] == "lengths"
+    assert sum(word["histogram"]["counts"]) == 700
+
+
+def test_a_survey_of_images(birds, birds_path):
+    images = birds.json("survey", split="train")["features"]["photo"]["images"]
+    with covey.open(birds_path, split="train") as ds:
+        opened = [Pillow.open(io.BytesIO(each["photo"])) for each in ds]
+    assert images["formats"] == {"png": len(opened)}
+    assert images["channels"] == {"3": len(opened)}
+    sizes = {(height, width): count for height, width, count in images["sizes"]}
+    assert sizes == Counter((each.height, each.width) for each in opened)
+    assert images["smallest"] == list(min(sizes, key=math.prod))
+    assert images["largest"] == list(max(sizes, key=math.prod))
+
+
+@given(st.integers(0, 10**12))
+def test_a_sample_is_spread_over_the_split(length):
+    ids = np.concatenate([np.zeros(0, np.int64), *sample_parts(length)])
+    assert len(ids) == min(length, 2000) == len(set(ids.tolist()))
+    if length:
+        assert ids.min() == 0
+        assert ids.max() < length
+        assert np.diff(np.sort(ids)).max(initial=0) <= -(-length // len(ids))
+        assert sample_parts(length)[0].max() >= length * 0.9 or length < 2000
+
+
+def test_a_survey_is_bounded(mixed):
+    with covey.open(mixed.path) as ds:
+        found = read_survey(ds, timeout_s=0)
+    assert 0 < found["examples"] < 100
+    assert found["of"] == 700
+
+
+# Corrupt records, empty splits, no label, hostile names.
+
+
+def test_a_corrupt_record_is_an_error_of_its_own(corrupt, birds):
+    found = corrupt.json("examples", split="train", ids="1,2,3,4")["examples"]
+    assert [each["id"] for each in found] == [1, 2, 3, 4]
+    assert [("error" in each, "values" in each) for each in found] == [
+        (False, True),
+        (False, True),
+        (True, False),
+        (False, True),
+    ]
+    assert "checksum" in found[2]["error"]
+    healthy = birds.json("examples", split="train", ids="1,2,3,4")["examples"]
+    assert [each["offset"] for each in found] == [each["offset"] for each in healthy]
+    assert [each.get("values") for each in found[:2]] == [each["values"] for each in healthy[:2]]
+    status, _kind, body = corrupt.ask("image", split="train", id=3, feature="photo")
+    assert status == 400
+    assert "checksum" in json.loads(body)["error"]
+    assert corrupt.ask("image", split="train", id=4, feature="photo")[0] == 200
+
+
+def test_a_search_counts_corrupt_records(corrupt, birds):
+    query = {"split": "train", "feature": "caption", "op": "contains", "value": "branch"}
+    found = corrupt.json("find", **query)
+    assert found["corrupt"] == 1
+    assert found["ids"] == [each for each in birds.find(**query) if each != 3]
+
+
+def test_a_survey_counts_corrupt_records(corrupt):
+    found = corrupt.json("survey", split="train")
+    assert (found["examples"], found["corrupt"]) == (119, 1)
+    assert "checksum" in found["error"]
+
+
+def test_a_check_finds_the_corrupt_record(corrupt, birds):
+    shard = corrupt.json("shards", split="train")["shards"][0]
+    place = birds.json("examples", split="train", ids=3)["examples"][0]
+    found = corrupt.json("check", split="train", shard=shard["name"])
+    (problem,) = found["problems"]
+    assert (problem["record"], problem["offset"]) == (3, place["offset"])
+    assert (found["records"], found["unlisted"]) == (shard["records"] - 1, 0)
+    for name in (each["name"] for each in birds.json("shards", split="train")["shards"]):
+        assert birds.json("check", split="train", shard=name)["problems"] == []
+
+
+def test_a_check_stops(birds_path):
+    with covey.open(birds_path, split="train") as ds:
+        (table,) = ds.tables
+        known = KnownShards(table.files, [None] * 3, [None] * 3, ds.features)
+        assert check_shard(known, table.files.names[0], timeout_s=-1)["stopped"]
+        assert not check_shard(known, table.files.names[0], timeout_s=60)["stopped"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "/etc/passwd", "../dataset_info.json", "dataset_info.json"]
+)
+def test_only_shards_are_checked(birds, name):
+    status, _, body = birds.ask("check", split="train", shard=name)
+    assert status == 404
+    assert "there is no shard" in json.loads(body)["error"]
+
+
+def test_an_empty_split(birds):
+    assert birds.json("find", split="empty") == {
+        "ids": [],
+        "cursor": None,
+        "scanned": 0,
+        "total": 0,
+        "corrupt": 0,
+    }
+    for order in ("largest", "smallest"):
+        assert birds.json("find", split="empty", order=order)["ids"] == []
+    query = {"feature": "caption", "op": "contains", "value": "a"}
+    assert birds.json("find", split="empty", **query)["ids"] == []
+    assert birds.json("examples", split="empty", ids="")["examples"] == []
+    arrays, _ = birds.columns("classes", split="empty")
+    assert len(arrays["id"]) == len(arrays["count"]) == 0
+    survey = birds.json("survey", split="empty")
+    assert (survey["examples"], survey["of"], survey["error"]) == (0, 0, None)
+    assert set(survey["features"]) == {each["name"] for each in birds.json("overview")["features"]}
+    for path in ("image", "audio", "values"):
+        assert birds.ask(path, split="empty", id=0, feature="photo")[0] == 404
+    (shard,) = birds.json("shards", split="empty")["shards"]
+    assert birds.json("check", split="empty", shard=shard["name"])["records"] == 0
+
+
+def test_a_dataset_without_a_label(serve, tmp_path):
+    covey.write({"x": np.arange(5)}, tmp_path / "d", label=None, progress=False)
+    client = serve(tmp_path / "d")
+    found = client.json("overview")
+    assert found["label"] is None
+    assert found["splits"][0]["classes"] is None
+    arrays, values = client.columns("classes")
+    assert values["label"] is None
+    assert len(arrays["id"]) == len(arrays["count"]) == 0
+    assert client.json("examples", ids=0)["examples"][0]["class"] is None
+    assert client.ask("find", class_=0)[0] == 400
+    assert len(client.find(feature="x", op="greater", value="2")) == 2
+
+
+def test_a_dataset_without_splits():
+    with View(Session("nothing", {})) as view:
+        client = Client(view)
+        assert client.json("overview")["splits"] == []
+        for path in ("classes", "find", "survey", "shards", "examples", "image"):
+            assert client.ask(path)[0] in (400, 404)
+        assert client.ask("export", {"ids": []})[0] == 404
+
+
+@pytest.fixture(scope="module")
+def hostile(serve, tmp_path_factory):
+    path = write_hostile(tmp_path_factory.mktemp("hostile") / "data")
+    return serve(path), path
+
+
+def test_hostile_names_arrive_unchanged(hostile):
+    client, path = hostile
+    with covey.open(path) as ds:
+        names, text = list(ds.classes), next(iter(ds.features))
+        values = [ds[n][text] for n in range(len(HOSTILE))]
+    arrays, _ = client.columns("classes")
+    assert strings(arrays, "name") == [name[:1000] for name in names]
+    assert next(each["name"] for each in client.json("overview")["features"]) == text
+    found = client.json("examples", ids=",".join(map(str, range(len(HOSTILE)))))["examples"]
+    assert [each["values"][text] for each in found] == values
+    for value in HOSTILE:
+        ids = client.find(feature=text, op="equals", value=value)
+        assert len(ids) == 5
+        assert all(
+            client.json("examples", ids=n)["examples"][0]["values"][text] == value for n in ids
+        )
+
+
+def test_names_are_encoded_as_utf8(serve, tmp_path):
+    names = ["\N{OWL}", "e\u0301", "\u0000", "\ufffd", "\u202e"]
+    examples = [{"x": n, "label": name} for n, name in enumerate(names)]
+    covey.write(examples, tmp_path / "d", label="label", progress=False)
+    client = serve(tmp_path / "d")
+    assert sorted(strings(client.columns("classes")[0], "name")) == sorted(names)
+
+
+# Export.
+
+
+def rows_of(body):
+    return list(csv.reader(io.StringIO(body.decode(), newline="")))
+
+
+def test_export(birds, birds_path):
+    ids = [7, 3, 119, 7]
+    status, kind, body = birds.ask("export", {"split": "train", "ids": ids, "format": "csv"})
+    assert (status, kind) == (200, "text/csv; charset=utf-8")
+    header, *rows = rows_of(body)
+    assert header == [
+        "id", "class", "shard", "record", "offset", "caption", "weight", "eggs", "error",
+    ]  # fmt: skip
+    with covey.open(birds_path, split="train") as ds:
+        for number, row in zip(ids, rows, strict=True):
+            example, place = ds[number], ds.place(number)
+            assert row[:2] == [str(number), ds.class_name(example["species"])]
+            assert place.name.endswith(row[2])
+            assert row[3:6] == [str(place.record), str(place.offset), example["caption"]]
+            weight = float(example["weight"])
+            assert float(row[6]) == weight or (math.isnan(weight) and row[6] == "nan")
+            assert row[7:] == [str(example["eggs"]), ""]
+
+
+def test_an_export_has_no_formulas(hostile):
+    client, path = hostile
+    header, *rows = rows_of(client.ask("export", {"ids": list(range(40))})[2])
+    assert not [cell for row in [header, *rows] for cell in row if cell[:1] in tuple("=+@\t\r")]
+    with covey.open(path) as ds:
+        text = next(iter(ds.features))
+        expected = [ds[n][text] for n in range(40)]
+    column = header.index(text)
+    for row, value in zip(rows, expected, strict=True):
+        shown = value[:1000].replace("\0", "\ufffd")
+        assert row[column] == (f"'{shown}" if value[0] in "=+-@\t\r" else shown)
+    assert any(value.startswith("=") for value in expected)
+
+
+def test_numbers_of_an_export_stay_numbers(serve, tmp_path):
+    columns = {"x": np.array([-1, 2]), "f": np.array([-0.1, 1e-20], np.float32)}
+    covey.write(columns, tmp_path / "d", label=None, shuffle=False, progress=False)
+    _, *rows = rows_of(serve(tmp_path / "d").ask("export", {"ids": [0, 1]})[2])
+    assert [row[-3:-1] for row in rows] == [["-1", "-0.1"], ["2", "1e-20"]]
+
+
+def test_an_export_of_a_corrupt_record(corrupt):
+    _, *rows = rows_of(corrupt.ask("export", {"split": "train", "ids": [2, 3, 4]})[2])
+    assert [bool(row[-1]) for row in rows] == [False, True, False]
+    assert rows[1][0] == "3"
+    assert "checksum" in rows[1][-1]
+    assert rows[1][5] == ""
+    assert rows[0][5]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        "x",
+        {"ids": "1,2"},
+        {"ids": [1.5]},
+        {"ids": [True]},
+        {"ids": [-1]},
+        {"ids": [120]},
+        {"ids": [10**400]},
+        {"ids": None},
+        {"ids": [0], "format": "xlsx"},
+        {"ids": [0], "split": 5},
+        {"ids": [0] * (MAX_IDS + 1)},
+    ],
+)
+def test_exports_that_are_not_valid(birds, content):
+    if isinstance(content, dict):
+        content = {"split": "train", **content}
+    status, kind, body = birds.ask("export", content)
+    assert status == 400
+    assert kind == "application/json"
+    assert json.loads(body)["error"]
+
+
+def test_an_export_of_many(mixed):
+    ids = [n % 700 for n in range(5000)]
+    _, *rows = rows_of(mixed.client.ask("export", {"ids": ids})[2])
+    assert [int(row[0]) for row in rows] == ids
+    assert [row[1] for row in rows] == [mixed.written[n]["label"] for n in ids]
+
+
+# Remote datasets, compression, memory.
+
+
+def test_a_remote_dataset(birds_path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for file in birds_path.rglob("*"):
+        if file.is_file():
+            memory.pipe(f"/view_data/{file.relative_to(birds_path)}", file.read_bytes())
+    with View(Session.of_path("memory://view_data", progress=False)) as view:
+        client = Client(view)
+        found = client.json("overview")
+        assert [each["records"] for each in found["splits"]] == [120, 24, 0]
+        example = client.json("examples", split="train", ids=17)["examples"][0]
+        assert example["shard"].startswith("memory://")
+        with covey.open(birds_path, split="train") as ds:
+            assert example["values"]["caption"] == ds[17]["caption"]
+            pixels = decode(client.ask("image", split="train", id=17, feature="photo")[2])
+            assert (pixels == decode(ds[17]["photo"])).all()
+        states = [each["state"] for each in client.json("shards", split="train")["shards"]]
+        assert states == ["ok"] * 3
+        assert len(client.find(split="train", feature="eggs", op="equals", value="2")) == 24
+        assert len(client.find(split="train", order="largest", limit=50)) == 120
+    memory.rm("/view_data", recursive=True)
+
+
+def test_compressed_shards(birds_path, serve, tmp_path):
+    with covey.open(birds_path, split="test") as ds:
+        captions = [each["caption"] for each in ds]
+        covey.write(
+            list(ds), tmp_path / "d", split="test", label="species", features=ds.features,
+            compression="GZIP", shuffle=False, progress=False,
+        )  # fmt: skip
+    client = serve(tmp_path / "d")
+    assert client.json("overview")["splits"][0]["compression"] == "GZIP"
+    found = client.json("examples", ids=",".join(map(str, range(24))))["examples"]
+    assert [each["values"]["caption"] for each in found] == captions
+    name = client.json("shards")["shards"][0]["name"]
+    assert client.json("check", shard=name)["records"] > 0
+
+
+def resident(of):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(of))
+
+
+def test_pages_of_mapped_files_are_released(tmp_path):
+    data = np.random.default_rng(0).integers(0, 256, 96 << 20, np.uint8)
+    (tmp_path / "file").write_bytes(data.tobytes())
+    with open(tmp_path / "file", "rb") as file:
+        mapped = _core.map_file(file.fileno(), 0, len(data), False)
+    before = resident("RssFile")
+    total = int(mapped.sum(dtype=np.int64))
+    assert resident("RssFile") > before + (90 << 20)
+    _core.release_pages()
+    assert resident("RssFile") < before + (8 << 20)
+    assert int(mapped.sum(dtype=np.int64)) == total == int(data.sum(dtype=np.int64))
+
+
+def test_memory_of_scattered_reads(serve, tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {"x": np.arange(3000), "data": rng.integers(0, 256, (3000, 65_536), np.uint8)}
+    covey.write(columns, tmp_path / "d", label=None, progress=False)  # 190 MB
+    client = serve(tmp_path / "d")
+    client.json("overview")
+    before = resident("VmRSS")
+    for begin in range(0, 3000, 40):
+        client.json("examples", ids=",".join(map(str, range(begin, 3000, 77))))
+        assert resident("VmRSS") < before + (110 << 20)
