@@ -361,19 +361,19 @@ def test_verify_a_url(directory, engine):
 def test_index_of_a_url(tmp_path, engine):
     for shard in range(3):
         put(tmp_path / f"{shard}.tfrecord", [{"x": n, "species": f"{n}"} for n in range(5)], PLAIN)
-    with s3_bucket() as s3:
+    with s3_bucket("index") as s3:  # servers of one process share their buckets
         options = {name: each for name, each in s3.options.items() if name != "session"}
         for name in ("local", "workers"):
             for path in tmp_path.glob("*.tfrecord"):
-                s3.client.upload_file(str(path), "bucket", f"{name}/{path.name}")
+                s3.client.upload_file(str(path), "index", f"{name}/{path.name}")
         for name, chosen in (("local", None), ("workers", engine)):
-            build(f"s3://bucket/{name}", storage_options=options, engine=chosen)
-        found = s3.client.list_objects_v2(Bucket="bucket")["Contents"]
+            build(f"s3://index/{name}", storage_options=options, engine=chosen)
+        found = s3.client.list_objects_v2(Bucket="index")["Contents"]
         tags = {each["Key"]: each["ETag"] for each in found if each["Key"].endswith("npy")}
         assert len(tags) == 6
         for key, tag in tags.items():
             assert tag == tags[f"local/{key.partition('/')[2]}"]
-        url = "s3://bucket/workers"
+        url = "s3://index/workers"
         assert check(url, storage_options=options, engine=engine).is_valid
 
 
