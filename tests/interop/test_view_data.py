@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import math
+import os
 import shutil
 import urllib.error
 import urllib.parse
@@ -589,6 +590,26 @@ def test_images_are_those_of_pillow(pictures, name):
     assert (status, kind) == (200, "image/png")
     assert (decode(body) == expected_pixels(written[name])).all()
     assert b"script" not in body  # the stored bytes are not sent
+
+
+def test_images_of_16_bits_and_with_alpha(serve, tmp_path):
+    deep = gradient(20, 15, 1, np.uint16)
+    alpha = io.BytesIO()
+    Pillow.fromarray(gradient(12, 10, 2), "LA").save(alpha, "PNG")
+    example = {"deep": encode(deep), "raw": encode(deep), "alpha": alpha.getvalue()}
+    features = {
+        "deep": Image(dtype="uint16", channels=1),
+        "raw": Tensor("bytes"),
+        "alpha": Image(channels=None),
+    }
+    covey.write([example], tmp_path / "d", label=None, features=features, progress=False)
+    client = serve(tmp_path / "d")
+    for name in ("deep", "raw"):
+        pixels = decode(client.ask("image", id=0, feature=name)[2])
+        assert (pixels == deep[:, :, 0] >> 8).all()
+    pixels = decode(client.ask("image", id=0, feature="alpha")[2])
+    expected = Pillow.open(alpha).convert("RGBA")
+    assert (pixels == np.asarray(expected)).all()
 
 
 def test_an_animation_is_its_first_image(pictures):
@@ -1190,11 +1211,15 @@ def test_compressed_shards(birds_path, serve, tmp_path):
     assert client.json("check", shard=name)["records"] > 0
 
 
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only on Linux")
+
+
 def resident(of):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(of))
 
 
+@linux
 def test_pages_of_mapped_files_are_released(tmp_path):
     data = np.random.default_rng(0).integers(0, 256, 96 << 20, np.uint8)
     (tmp_path / "file").write_bytes(data.tobytes())
@@ -1208,6 +1233,7 @@ def test_pages_of_mapped_files_are_released(tmp_path):
     assert int(mapped.sum(dtype=np.int64)) == total == int(data.sum(dtype=np.int64))
 
 
+@linux
 def test_memory_of_scattered_reads(serve, tmp_path):
     rng = np.random.default_rng(0)
     columns = {"x": np.arange(3000), "data": rng.integers(0, 256, (3000, 65_536), np.uint8)}
