@@ -629,7 +629,9 @@ def test_images_are_those_of_the_loader(pictures, birds, step, crop, flip, views
 
 def test_images_of_different_sizes(pictures):
     asked = {"classes_per_batch": 6, "examples_per_class": 4, "select": "photo"}
-    assert "different sizes" in pictures.error("batch/x", **asked)
+    values, arrays, _ = pictures.columns("batch/x", **asked)
+    assert "different sizes" in values["error"]
+    assert not arrays
     values, arrays, _ = pictures.columns("batch/x", **asked, image_size="ragged")
     sizes = {each.shape for each in images_of(values, arrays, 0)}
     assert len(sizes) > 1
@@ -661,12 +663,31 @@ def test_values_that_are_not_images(pictures, birds):
         ({"views": 9}, "views"),
         ({"rank": 1}, "rank"),
         ({"rows": 10**9}, "rows"),
-        ({"select": "nothing"}, "nothing"),
-        ({"select": "caption", "flip": 1}, "decoded image"),
+        ({"classes_per_batch": 100}, "classes_per_batch"),
     ],
 )
 def test_invalid_load_options(pictures, parameters, expected):
     assert expected in pictures.error("batch/x", **parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [({"select": "nothing"}, "nothing"), ({"select": "caption", "flip": 1}, "decoded image")],
+)
+def test_errors_of_the_loader_are_answers(pictures, parameters, expected):
+    values, _, _ = pictures.columns("batch/x", **parameters)
+    assert expected in values["error"]
+
+
+def test_errors_of_hooks_are_answers(birds):
+    def fail(x, y):
+        raise ValueError("from the hook")
+
+    with covey.open(birds, split="train") as dataset:
+        loader = dataset.batches(2, 2, select="eggs", batch_transform=fail, threads=0)
+        with View(Session.of_dataset(dataset, loader)) as view:
+            values, _, _ = Client(view).columns("batch/x")
+    assert "from the hook" in values["error"]
 
 
 def test_rows_and_views_that_do_not_exist(pictures):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._html import as_pixels, columns_of, describe, encode_png, find_picture_size
-from covey.errors import CoveyError, FeatureError
+from covey.errors import CoveyError, FeatureError, PlanError
 from covey.loader.batch import BatchFormat
 from covey.loader.options import LoadOptions
 from covey.loader.prefetch import Format
@@ -43,6 +43,7 @@ _CHUNK_BYTES = 16 << 20
 _MAX_CHUNK_ROWS = 32
 _UNKNOWN_PIXELS = 1 << 20
 _MAX_TEXT = 400
+_MAX_ERROR = 2000
 _CROPS = ("squash", "center", "random")
 
 # Batches that are built at the same time.
@@ -141,7 +142,7 @@ class BatchRows:
             try:
                 yield self._rows(row, row + 1)
             except CoveyError as error:
-                yield Rows(row, {}, str(error)[:2000])
+                yield Rows(row, {}, str(error)[:_MAX_ERROR])
 
     def _chunk_rows(self) -> int:
         made = self.format
@@ -302,7 +303,25 @@ class _Table:
 
 
 def values(session: Session, query: Query) -> Response:
-    """Return rows of x as thumbnails, and as descriptions and plots where they are not images."""
+    """Return rows of x as thumbnails, and as descriptions and plots where they are not images.
+
+    An error of the loader is part of the answer: the options are valid, the batch is not.
+    """
+    try:
+        return _values(session, query)
+    except (RequestError, PlanError):
+        raise
+    except CoveyError as error:
+        return Columns(values={"error": str(error)[:_MAX_ERROR]}).response()
+    except Exception as error:
+        if session.loader is None:
+            raise
+        # Of a function of the caller.
+        message = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+        return Columns(values={"error": message}).response()
+
+
+def _values(session: Session, query: Query) -> Response:
     batch, is_fixed = _open(session, query)
     first = query.integer("first", 0, high=2**32)
     count = query.integer("rows", _DEFAULT_ROWS, low=1, high=MAX_ROWS)
