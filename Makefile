@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test lint format bench sanitize fuzz stubs reference clean
+.PHONY: help demo check test browser screenshots lint format bench sanitize fuzz stubs reference clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -21,8 +21,14 @@ demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Write a dataset of drawn glyphs 
 check: $(VENV)/test.stamp $(VENV)/covey.stamp ## Run the unit tests (numpy only, under a minute).
 	$(BIN)/python -m pytest tests/unit src/covey --ignore=src/covey/adapters --ignore=src/covey/samplers
 
-test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests ## Run every test, with every framework.
+test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests browser ## Run every test, with every framework.
 	$(BIN)/python -m pytest
+
+browser: ## Install chromium for the tests of `covey view` (Debian and Ubuntu), unless it is installed.
+	@tools/install_browser.sh
+
+screenshots: $(VENV)/test.stamp $(VENV)/covey.stamp browser ## Draw docs/images: the pages of `covey view`.
+	PYTHONPATH=tests/helpers:examples $(BIN)/python tools/screenshots.py
 
 lint: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Check style and types.
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -133,6 +133,22 @@ class Page:
         )
         return self
 
+    def settle(self) -> Page:
+        """Wait until all images are shown, and no request is in flight."""
+        script = """
+            const images = [...document.images].filter((each) => each.getAttribute("src"));
+            const now = performance.getEntriesByType("resource").length;
+            const isSame = now === window.coveyRequests;
+            window.coveyRequests = now;
+            return isSame && images.every((each) => each.complete) && !document.querySelector(
+              "[aria-busy=true]");
+        """
+        same = 0
+        while same < 10:  # half a second without a change
+            same = same + 1 if self.run(script) else 0
+            self.driver.execute_async_script("setTimeout(arguments[0], 50)")
+        return self
+
     @property
     def hash(self) -> str:
         return str(self.run("return window.location.hash"))
@@ -206,6 +222,17 @@ class Page:
     def press(self, *keys: str) -> None:
         """Press keys, which go to the element that has the focus."""
         ActionChains(self.driver).send_keys(*keys).perform()
+
+    def lasso(self, selector: str, corners: Sequence[tuple[float, float]]) -> None:
+        """Drag with shift around corners, which are fractions of the size of an element."""
+        element = self.one(selector)
+        width, height = element.size["width"], element.size["height"]
+        points = [(round((x - 0.5) * width), round((y - 0.5) * height)) for x, y in corners]
+        actions = ActionChains(self.driver, duration=10).key_down(Keys.SHIFT)
+        actions.move_to_element_with_offset(element, *points[0]).click_and_hold()
+        for x, y in (*points[1:], points[0]):
+            actions.move_to_element_with_offset(element, x, y)
+        actions.release().key_up(Keys.SHIFT).perform()
 
     def focused(self) -> WebElement:
         return self.driver.switch_to.active_element
