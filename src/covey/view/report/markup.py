@@ -6,10 +6,9 @@ import base64
 import hashlib
 import html
 from collections.abc import Iterable, Sequence
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
-import covey
 from covey._text import shorten
 
 
@@ -29,7 +28,7 @@ def document(title: str, body: str) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<meta name="generator" content="covey {html.escape(covey.__version__)}">
+<meta name="generator" content="covey {html.escape(metadata.version("covey"))}">
 <title>{html.escape(shorten(title, 200))}</title>
 <link rel="icon" href="data:,">
 <style>{style}</style>
