@@ -152,10 +152,19 @@ def _describe_loader(session: Session) -> dict[str, Any] | None:
 def classes(session: Session, query: Query) -> Response:
     """Return the ids, the numbers of examples and the names of the classes of a split."""
     dataset = session.dataset(query)
+    key = query.string("split", "")
+    response = session.tables.get(key)
+    if response is None:
+        response = replace(_class_columns(dataset).response(), is_fixed=True)
+        session.tables.put(key, response)
+    return response
+
+
+def _class_columns(dataset: Dataset) -> Columns:
     columns = Columns(values={"label": dataset.label})
     if dataset.label is None:
         columns.arrays |= {"id": np.zeros(0), "count": np.zeros(0, np.uint32)}
-        return columns.response()
+        return columns
     table = dataset.classes
     counts = table.counts
     columns.arrays.update(exact(table.labels))
@@ -171,8 +180,7 @@ def classes(session: Session, query: Query) -> Response:
                 for each in table.labels.tolist()
             ],
         )
-    # A million names are sent once.
-    return replace(columns.response(), is_fixed=True)
+    return columns
 
 
 ROUTES: dict[str, Handler] = {

@@ -26,6 +26,8 @@ MAX_MAPPED_BYTES = 64 << 20
 """Size of mapped files in memory, above which they are released after a request."""
 MAX_IMAGE_BYTES = 32 << 20
 """Maximum size of all images that are cached, encoded."""
+MAX_TABLE_BYTES = 64 << 20
+"""Maximum size of all class tables that are cached."""
 
 WHOLE = "examples"
 """Name of the only split of a dataset that was opened by the caller."""
@@ -61,6 +63,7 @@ class Session:
         self.path = path
         self.layout = layout
         self.images = ByteCache(MAX_IMAGE_BYTES)
+        self.tables = ByteCache(MAX_TABLE_BYTES)
         self.plans = PlanCache()
         self.sizes = SizeOrders()
         self.code = code
