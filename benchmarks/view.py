@@ -56,7 +56,7 @@ OBSERVER = """
 window.seen = {};
 const selectors = {
   usable: "#tabs a[aria-current] ~ a, #tabs a ~ a[aria-current]",
-  content: ".view table tbody tr, .view .grid-cell, .view img",
+  content: ".view table tbody tr, .view .grid-cell, .view .card, .view img",
   ready: "html[data-state=ready]",
 };
 new MutationObserver(() => {

@@ -156,7 +156,9 @@ def main() -> None:
     command = ["sample", str(directory), "--save", str(options.output / "sample.png")]
     command += ["-p", str(min(8, len(classes))), "-k", str(min(4, options.per_class))]
     print(f"$ covey {' '.join(command)}")
-    raise SystemExit(run_command(command))
+    status = run_command(command)
+    print(f"Run `covey view {directory}` to show the dataset in the browser.")
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":
