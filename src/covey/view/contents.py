@@ -81,7 +81,7 @@ def _parse_size(query: Query) -> int | tuple[int, int] | Literal["ragged"] | Non
 
 
 @dataclass(frozen=True)
-class Rows:
+class BuiltRows:
     """Consecutive rows of a batch: the columns by name, or the error of the only row."""
 
     first: int
@@ -114,7 +114,7 @@ class BatchRows:
             made.augmenter or made.batch_transform or made.options.is_padded
         )
 
-    def build(self, first: int, count: int) -> tuple[int, Iterable[Rows]]:
+    def build(self, first: int, count: int) -> tuple[int, Iterable[BuiltRows]]:
         """Return the number of rows of the batch, and some of them in chunks."""
         if self.is_separable:
             end = min(first + count, len(self.drawn.ids))
@@ -123,9 +123,9 @@ class BatchRows:
         rows = min(map(len, columns.values()), default=0)
         end = min(first + count, rows)
         part = {name: column[first:end] for name, column in columns.items()}
-        return rows, [Rows(first, part)] if first < end else []
+        return rows, [BuiltRows(first, part)] if first < end else []
 
-    def _chunks(self, first: int, end: int) -> Iterator[Rows]:
+    def _chunks(self, first: int, end: int) -> Iterator[BuiltRows]:
         rows = self._chunk_rows()
         for begin in range(first, end, rows):
             stop = min(begin + rows, end)
@@ -136,13 +136,13 @@ class BatchRows:
             except CoveyError:
                 yield from self._one_by_one(begin, stop)
 
-    def _one_by_one(self, begin: int, stop: int) -> Iterator[Rows]:
+    def _one_by_one(self, begin: int, stop: int) -> Iterator[BuiltRows]:
         """Build rows of which at least one fails, as the batch of the loader does."""
         for row in range(begin, stop):
             try:
                 yield self._rows(row, row + 1)
             except CoveyError as error:
-                yield Rows(row, {}, str(error)[:_MAX_ERROR])
+                yield BuiltRows(row, {}, str(error)[:_MAX_ERROR])
 
     def _chunk_rows(self) -> int:
         made = self.format
@@ -153,13 +153,13 @@ class BatchRows:
         row_bytes = 3 * height * width * made.options.views * len(made.image_names)
         return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
 
-    def _rows(self, begin: int, end: int) -> Rows:
+    def _rows(self, begin: int, end: int) -> BuiltRows:
         made = self.format
         assert isinstance(made, BatchFormat)
         batch = self._build(begin, end)
         has_labels = made.examples.label is not None and not made.options.as_dict
         name = made.names[0] if len(made.names) == 1 else ""
-        return Rows(begin, _flatten(name, batch[0] if has_labels else batch))
+        return BuiltRows(begin, _flatten(name, batch[0] if has_labels else batch))
 
     def _build(self, begin: int, end: int) -> Any:
         ids, labels, key = self.drawn
@@ -228,8 +228,8 @@ class _Part:
             is_same = self.shape in (None, value.shape)
             self.shape = value.shape if is_same else ()
             if value.dtype.kind in "iuf" and value.size:
-                self.low = min(self.low, float(np.nanmin(value)))
-                self.high = max(self.high, float(np.nanmax(value)))
+                self.low = min(self.low, float(np.fmin.reduce(value, None)))
+                self.high = max(self.high, float(np.fmax.reduce(value, None)))
         pixels = as_pixels(value) if self.is_image else None
         if pixels is not None:
             self.pixels.append(resize(pixels, MAX_THUMBNAIL_SIDE))
@@ -284,7 +284,7 @@ class _Table:
     errors: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, chunk: Rows) -> None:
+    def add(self, chunk: BuiltRows) -> None:
         """Add consecutive rows."""
         if not self.parts:
             for name, column in chunk.columns.items():
