@@ -55,9 +55,11 @@ export function describe(summary) {
   if (kind === "audio" && summary.seconds !== null) {
     parts.push(`${formatNumber(summary.seconds)} s at ${formatNumber(summary.sample_rate)} Hz`);
   }
-  if (kind === "ragged") parts.push(`${summary.dtype}, ${countOf(summary.rows, "row")}, ${countOf(summary.values, "value")}`);
-  else if (kind === "sparse") parts.push(`${summary.dtype} ${summary.shape.join(" × ")}, ${formatNumber(summary.values)} stored`);
-  else parts.push(`${summary.dtype} ${summary.shape.join(" × ") || "scalar"}`);
+  const { dtype } = summary;
+  const shape = summary.shape?.join(" × ") || "scalar";
+  if (kind === "ragged") parts.push(`${dtype}, ${countOf(summary.rows, "row")}, ${countOf(summary.values, "value")}`);
+  else if (kind === "sparse") parts.push(`${dtype} ${shape}, ${formatNumber(summary.values)} stored`);
+  else parts.push(`${dtype} ${shape}`);
   if (summary.min !== null && summary.min !== undefined) {
     parts.push(`${formatNumber(summary.min)} to ${formatNumber(summary.max)}, mean ${formatNumber(summary.mean)}`);
   }
@@ -78,10 +80,11 @@ export function valueElement(context, split, example, name, { size = 128, isLarg
   if (kind === "string") return textElement(stringOf(summary), isLarge ? 20_000 : 400);
   if (kind === "audio") return audioElement(split, example.id, name, about, isLarge);
   if (kind === "class") {
-    const href = hash("classes", { split, class: summary.id });
-    return name === context.overview.label ? h("a", { href }, display(summary.name)) : h("span", {}, display(summary.name));
+    const isLabel = name === context.overview.label;
+    const href = isLabel ? hash("classes", { split, class: summary.id }) : null;
+    return h(isLabel ? "a" : "span", { href }, display(summary.name));
   }
-  if (kind === "array" || kind === "ragged" || kind === "sparse") return arrayElement(split, example.id, name, summary, isLarge);
+  if (["array", "ragged", "sparse"].includes(kind)) return arrayElement(split, example.id, name, summary, isLarge);
   return h("span", { class: kind === "number" ? "value-number" : "mono" }, describe(summary));
 }
 
@@ -107,7 +110,8 @@ let playing = null;
 
 /** Play a sound of a card; only one plays at a time. */
 function playButton(address, label) {
-  const button = h("button", { type: "button", class: "play", "aria-label": `Play ${label}`, "aria-pressed": "false" }, "▶");
+  const names = { "aria-label": `Play ${label}`, "aria-pressed": "false" };
+  const button = h("button", { type: "button", class: "play", ...names }, "▶");
   button.addEventListener("click", (event) => {
     event.stopPropagation();
     const isPlaying = button.getAttribute("aria-pressed") === "true";
@@ -128,7 +132,8 @@ function audioElement(split, id, feature, about, isLarge) {
   const player = isLarge
     ? h("audio", { controls: true, preload: "none", src: address, "aria-label": about })
     : playButton(address, display(feature, 60));
-  return h("div", { class: isLarge ? "value-audio value-large" : "value-audio" }, player, plot(split, id, feature, about, height));
+  const wave = plot(split, id, feature, about, height);
+  return h("div", { class: isLarge ? "value-audio value-large" : "value-audio" }, player, wave);
 }
 
 /** Return a plot whose values are loaded. */
@@ -149,15 +154,20 @@ function arrayElement(split, id, feature, summary, isLarge) {
   const isNumber = summary.min !== undefined;
   const size = summary.values ?? summary.shape.reduce((product, each) => product * each, 1);
   if (size === 0) return h("span", { class: "muted" }, "empty");
-  const first = (summary.first ?? []).map((each) => (Array.isArray(each) ? `[${each[0]}] ${each[1] ?? "NaN"}` : each ?? "NaN"));
+  // JSON has no NaN; a value of a sparse tensor is a pair of an index and a value.
+  const entry = (each) => (Array.isArray(each) ? `[${each[0]}] ${each[1] ?? "NaN"}` : each ?? "NaN");
+  const first = (summary.first ?? []).map(entry);
   const list = first.map((each) => (typeof each === "number" ? formatNumber(each) : display(each, 60))).join(", ");
   const text = h("div", { class: "value-list" }, size > first.length ? `${list}, …` : list);
-  if (!isNumber || size < 2 || summary.kind === "sparse") return h("div", { class: "value-array" }, text, isLarge && h("div", { class: "muted" }, about));
+  if (!isNumber || size < 2 || summary.kind === "sparse") {
+    return h("div", { class: "value-array" }, text, isLarge && h("div", { class: "muted" }, about));
+  }
+  const range = `${formatNumber(summary.min)} to ${formatNumber(summary.max)}`;
   return h(
     "div",
     { class: "value-array" },
     plot(split, id, feature, `${display(feature, 60)}: ${about}`, isLarge ? 96 : PLOT_HEIGHT),
-    h("div", { class: "muted value-about" }, isLarge ? about : `${formatNumber(summary.min)} to ${formatNumber(summary.max)}`),
+    h("div", { class: "muted value-about" }, isLarge ? about : range),
     isLarge && text,
   );
 }
@@ -165,6 +175,11 @@ function arrayElement(split, id, feature, summary, isLarge) {
 /** Return the name of the class of an example, or null. */
 export function className(example) {
   return example.class ? display(example.class.name, 80) : null;
+}
+
+/** Return the error of an example without the path of its shard. */
+function reason({ error, shard }) {
+  return shard && error.startsWith(`${shard}: `) ? error.slice(shard.length + 2) : error;
 }
 
 /**
@@ -179,9 +194,10 @@ export function exampleCard(context, split, example, options = {}) {
   if (!example || example.isLoading) return h("div", { class: "card card-loading", "aria-busy": "true" });
   const name = feature && feature in (example.values ?? {}) ? feature : mainFeature(example);
   const title = [`Example ${formatNumber(example.id)}`, className(example)].filter(Boolean).join(", ");
-  const content = example.error
-    ? h("span", { class: "card-error" }, h("strong", {}, "Cannot be read: "), display(example.error, 300))
-    : name === null ? h("span", { class: "muted" }, "no features") : valueElement(context, split, example, name, { size });
+  let content = h("span", { class: "muted" }, "no features");
+  if (example.error) {
+    content = h("span", { class: "card-error" }, h("strong", {}, "Cannot be read: "), display(reason(example), 300));
+  } else if (name !== null) content = valueElement(context, split, example, name, { size });
   const open = h(
     "button",
     { type: "button", class: "card-open", dataset: { focus: "", id: example.id }, "aria-label": `${title}: details`,
@@ -193,8 +209,8 @@ export function exampleCard(context, split, example, options = {}) {
     onchange: (event) => context.selection.toggle(split, example.id, event.target.checked),
   });
   const label = (hasClass && className(example)) || "";
-  const caption = h("div", { class: "card-caption" }, box, h("span", { class: "card-class", title: label || null }, label),
-    h("span", { class: "muted" }, `#${example.id}`));
+  const caption = h("div", { class: "card-caption" }, box,
+    h("span", { class: "card-class", title: label || null }, label), h("span", { class: "muted" }, `#${example.id}`));
   // The button is an overlay: players and plots are not inside it.
   const value = h("div", { class: "card-value" }, content);
   return h("div", { class: example.error ? "card card-broken" : "card" }, value, open, caption);

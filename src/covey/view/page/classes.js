@@ -6,7 +6,7 @@ import { kindOf, mainFeature, valueElement } from "./cells.js";
 import { openExample } from "./dialog.js";
 import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
 import { choice, splitChoice } from "./examples.js";
-import { DEFAULT_SIZE, Gallery, MAX_SELECTED, sizeOf, zoomControl } from "./gallery.js";
+import { DEFAULT_SIZE, Gallery, MAX_SELECTED, openFromUrl, sizeOf, zoomControl } from "./gallery.js";
 import { VirtualGrid } from "./grid.js";
 import { findIds } from "./ids.js";
 import { hash, replace } from "./router.js";
@@ -69,11 +69,13 @@ function showList(root, parameters, context, signal, split, table, splits) {
   }
 
   const later = debounce(update, 120);
-  const search = h("input", { type: "search", name: "query", value: state.query, placeholder: "part of a name", maxlength: 1000,
+  const search = h("input", {
+    type: "search", name: "query", value: state.query, placeholder: "part of a name", maxlength: 1000,
     oninput: () => {
       state.query = search.value;
       later();
-    } });
+    },
+  });
   fill(
     root,
     h("h2", { class: "visually-hidden" }, "Classes"),
@@ -108,7 +110,8 @@ function classRow(split, table, position, most, strips) {
     "div",
     { class: "class-row", dataset: { class: id } },
     h("div", { class: "class-facts" },
-      h("a", { href: hash("classes", { split, class: id }), dataset: { focus: "" }, title: display(name, 500) }, display(name, 120)),
+      h("a", { href: hash("classes", { split, class: id }), dataset: { focus: "" }, title: display(name, 500) },
+        display(name, 120)),
       h("span", { class: "muted" }, countOf(count, "example"), name === String(id) ? "" : ` · id ${id}`), bar),
     strips.element(id),
   );
@@ -124,7 +127,8 @@ class Strips {
     this.queue = [];
     this.running = 0;
     this.elements = new Map(); // class id -> the element in view
-    const width = document.documentElement.clientWidth - (document.documentElement.clientWidth < NARROW ? 0 : FACTS_WIDTH);
+    const page = document.documentElement.clientWidth;
+    const width = page < NARROW ? page : page - FACTS_WIDTH;
     this.count = Math.max(4, Math.min(MAX_STRIP, Math.floor(width / ITEM_WIDTH)));
     this.start = debounce(() => this.next(), WAIT_MS);
   }
@@ -182,7 +186,8 @@ class Strips {
       ? valueElement(this.context, this.split, example, name, { size: 56 })
       : h("span", {}, `#${example.id}`);
     const open = () => openExample(this.context, this.split, example.id, { ids });
-    return h("button", { type: "button", class: `strip-item strip-${kind}`, "aria-label": `Example ${example.id}`, onclick: open },
+    const label = `Example ${example.id}`;
+    return h("button", { type: "button", class: `strip-item strip-${kind}`, "aria-label": label, onclick: open },
       example.error ? h("span", { class: "card-error" }, "corrupt") : value);
   }
 }
@@ -191,16 +196,22 @@ function showClass(root, parameters, context, signal, split, table) {
   const id = Number(parameters.class);
   const position = table.position(id);
   const back = h("a", { href: hash("classes", { split: split.name }) }, "All classes");
-  if (position < 0) return void fill(root, h("nav", { "aria-label": "Breadcrumb" }, back), h("p", { class: "error", role: "alert" }, `There is no class ${id} in this split.`));
+  if (position < 0) return void fill(root, back, errorBox(`There is no class ${id} in this split.`));
   const name = table.name(position);
   const state = { size: sizeOf(parameters), example: null };
-  const keep = () => !signal.aborted && replace("classes", { split: context.overview.splits.length > 1 ? split.name : null,
-    class: id, size: state.size === DEFAULT_SIZE ? null : state.size, example: state.example });
-  const gallery = new Gallery(context, split.name, { size: state.size, signal, hasClass: false, label: `Examples of ${display(name, 80)}`,
+  const keep = () => {
+    if (signal.aborted) return;
+    const size = state.size === DEFAULT_SIZE ? null : state.size;
+    const shown = context.overview.splits.length > 1 ? split.name : null;
+    replace("classes", { split: shown, class: id, size, example: state.example });
+  };
+  const gallery = new Gallery(context, split.name, {
+    size: state.size, signal, hasClass: false, label: `Examples of ${display(name, 80)}`,
     onshow: (example) => {
       state.example = example;
       keep();
-    } });
+    },
+  });
   const problem = h("div", {});
   const list = findIds({ split: split.name, class: id }, () => {
     gallery.setList(list);
@@ -216,7 +227,8 @@ function showClass(root, parameters, context, signal, split, table) {
     h("nav", { class: "controls", "aria-label": "Classes" }, back, near(-1, "Previous class"), near(1, "Next class")),
     h("div", { class: "controls gallery-tools" },
       h("h2", { class: "class-title", title: display(name, 1000) }, display(name, 300)),
-      h("span", { class: "muted" }, `${countOf(table.counts[position], "example")} · id ${id}`), h("span", { class: "spring" }),
+      h("span", { class: "muted" }, `${countOf(table.counts[position], "example")} · id ${id}`),
+      h("span", { class: "spring" }),
       h("a", { href: hash("examples", { split: split.name, class: id }) }, "Filter these"),
       zoomControl(state.size, (size) => {
         state.size = size;
@@ -229,5 +241,5 @@ function showClass(root, parameters, context, signal, split, table) {
     gallery.element,
   );
   gallery.setList(list);
-  if (/^\d+$/.test(parameters.example ?? "")) gallery.open(Number(parameters.example));
+  openFromUrl(gallery, parameters, split);
 }

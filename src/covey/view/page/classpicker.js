@@ -18,7 +18,8 @@ export function classPicker(table, chosen, onchange) {
     type: "text", role: "combobox", name: "class", autocomplete: "off", spellcheck: "false", placeholder: "all",
     "aria-expanded": "false", "aria-controls": listId, "aria-autocomplete": "list",
   });
-  const clear = h("button", { type: "button", class: "picker-clear", "aria-label": "All classes", onclick: () => choose(null) }, "×");
+  const clear = h("button", { type: "button", class: "picker-clear", "aria-label": "All classes" }, "×");
+  clear.addEventListener("click", () => choose(null));
   let matches = [];
   let active = -1;
 

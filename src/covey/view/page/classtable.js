@@ -53,8 +53,8 @@ export class ClassTable {
     if (!this.orders.name) {
       const order = Uint32Array.from(this.ids, (_, position) => position);
       if (this.names) {
-        const names = this.lower();
-        const each = Array.from(order, (position) => names.text.slice(names.offsets[position], names.offsets[position + 1]));
+        const { text, offsets } = this.lower();
+        const each = Array.from(order, (position) => text.slice(offsets[position], offsets[position + 1]));
         order.sort((a, b) => (each[a] < each[b] ? -1 : each[a] > each[b] ? 1 : a - b));
       }
       this.orders.name = order;

@@ -17,13 +17,15 @@ const IMAGE_SIDE = 512;
 export function openExample(context, split, id, { ids = null, onshow = null } = {}) {
   const heading = h("h2", { tabindex: -1 });
   const body = h("div", { class: "dialog-body" });
-  const previous = h("button", { type: "button", "aria-keyshortcuts": "ArrowLeft", onclick: () => move(-1) }, "Previous");
-  const next = h("button", { type: "button", "aria-keyshortcuts": "ArrowRight", onclick: () => move(1) }, "Next");
+  const step = (text, key, change) =>
+    h("button", { type: "button", "aria-keyshortcuts": key, onclick: () => move(change) }, text);
+  const previous = step("Previous", "ArrowLeft", -1);
+  const next = step("Next", "ArrowRight", 1);
   const box = h("input", { type: "checkbox", onchange: () => context.selection.toggle(split, id, box.checked) });
   const dialog = h(
     "dialog",
     { class: "dialog", "aria-label": "Example", dataset: { dialog: "example" } },
-    h("header", { class: "dialog-head" }, heading, h("div", { class: "controls" }, h("label", {}, box, "Selected"),
+    h("div", { class: "dialog-head" }, heading, h("div", { class: "controls" }, h("label", {}, box, "Selected"),
       previous, next, h("button", { type: "button", onclick: () => dialog.close() }, "Close"))),
     body,
   );
@@ -76,11 +78,12 @@ function details(context, split, example) {
     example.record !== undefined && ["Record in the shard", formatNumber(example.record)],
     example.offset !== undefined && ["Offset", `${formatNumber(example.offset)} bytes`],
     example.bytes !== undefined && example.bytes !== null && ["Size", formatBytes(example.bytes)],
-    example.key !== undefined && example.key !== null && ["Key", h("span", { class: "mono" }, display(example.key, 500))],
+    (example.key ?? null) !== null && ["Key", h("span", { class: "mono" }, display(example.key, 500))],
   ].filter(Boolean);
   const names = Object.keys(example.values ?? {});
   return [
-    example.error && h("p", { class: "error", role: "alert" }, `This example cannot be read: ${display(example.error, 2000)}`),
+    example.error
+      && h("p", { class: "error", role: "alert" }, `This example cannot be read: ${display(example.error, 2000)}`),
     h("dl", { class: "facts" }, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     names.map((name) => featureSection(context, split, example, name)),
   ];
@@ -90,7 +93,8 @@ function featureSection(context, split, example, name) {
   const summary = example.values[name];
   const known = context.overview.features.find((each) => each.name === name);
   const kind = kindOf(summary);
-  const note = kind === "image" || kind === "audio" ? describe(summary) : summary?.truncated ? `The first of ${formatNumber(summary.length)} characters.` : null;
+  let note = kind === "image" || kind === "audio" ? describe(summary) : null;
+  if (summary?.truncated) note = `The first of ${formatNumber(summary.length)} characters.`;
   return h(
     "section",
     { class: "feature", dataset: { feature: name } },

@@ -3,11 +3,13 @@
 import { errorBox } from "./app.js";
 import { classPicker } from "./classpicker.js";
 import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
-import { DEFAULT_SIZE, Gallery, MAX_SELECTED, sizeOf, zoomControl } from "./gallery.js";
+import { DEFAULT_SIZE, Gallery, MAX_SELECTED, openFromUrl, sizeOf, zoomControl } from "./gallery.js";
 import { AllIds, findIds } from "./ids.js";
 import { replace } from "./router.js";
 
-const OPERATORS = { contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN" };
+const OPERATORS = {
+  contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN",
+};
 const ORDERS = { id: "id", largest: "largest first", smallest: "smallest first" };
 const NARROW = "(max-width: 640px)";
 
@@ -72,11 +74,13 @@ export async function show(root, parameters, context, signal) {
   };
   const table = split.classes === null ? null : await context.classes(split.name);
   if (signal.aborted) return;
+  if (!table) state.class = null;
 
   const status = h("p", { class: "muted", role: "status", dataset: { status: "" } });
   const scanning = h("button", { type: "button", dataset: { action: "scan" }, hidden: true, onclick: () => resume() });
   const problem = h("div", {});
-  const selectAll = h("button", { type: "button", dataset: { action: "select-all" }, onclick: () => selectFound() }, "Select all");
+  const selectAll = h("button", { type: "button", dataset: { action: "select-all" } }, "Select all");
+  selectAll.addEventListener("click", () => selectFound());
   const gallery = new Gallery(context, split.name, {
     size: state.size, feature: state.show || null, signal, label: "Examples",
     onshow: (id) => {
@@ -110,10 +114,13 @@ export async function show(root, parameters, context, signal) {
     keep();
     searching.abort();
     searching = new AbortController();
+    let wrong = null;
     if (hasCondition(state) && state.op !== "nan" && !isValid(state, features)) {
-      fill(problem, errorBox(`${display(state.value, 60)} is not a number.`));
-      return;
+      wrong = `${display(state.value, 60)} is not a number.`;
+    } else if (state.class !== null && table.position(state.class) < 0) {
+      wrong = `There is no class ${state.class} in this split.`;
     }
+    if (wrong) return void fill(problem, errorBox(wrong));
     const filter = filterOf(split.name, state);
     list = filter ? findIds(filter, progress, searching.signal) : new AllIds(split.records);
     gallery.setList(list);
@@ -126,8 +133,10 @@ export async function show(root, parameters, context, signal) {
     const count = list.total ?? list.length;
     const parts = [list instanceof AllIds ? countOf(count, "example") : `${countOf(count, "example")} found`];
     if (list.isDone && count === 0) parts[0] = "No examples found";
-    if (list.total === null) parts.push(`${formatNumber(list.scanned)}${list.of ? ` of ${formatNumber(list.of)}` : ""} scanned`);
+    const of = list.of ? ` of ${formatNumber(list.of)}` : "";
+    if (list.total === null) parts.push(`${formatNumber(list.scanned)}${of} scanned`);
     if (list.corrupt) parts.push(`${countOf(list.corrupt, "corrupt record")} skipped`);
+    if (list.isRunning && list.total === null && !list.scanned) parts.splice(0, 2, "Searching");
     status.textContent = list.error ? "" : parts.join(", ") + (list.isRunning ? "…" : "");
     scanning.hidden = !list.stop || list.isDone;
     scanning.textContent = list.isRunning ? "Stop" : "Find more";
@@ -146,7 +155,8 @@ export async function show(root, parameters, context, signal) {
       const ids = await chosen.all(MAX_SELECTED);
       if (chosen !== list) return;
       context.selection.replace(split.name, ids);
-      if (ids.length === MAX_SELECTED) status.textContent = `The first ${countOf(MAX_SELECTED, "example")} are selected.`;
+      const first = `The first ${countOf(MAX_SELECTED, "example")} are selected.`;
+      if (ids.length === MAX_SELECTED) status.textContent = first;
     } catch (error) {
       if (!signal.aborted) fill(problem, errorBox(error));
     }
@@ -169,13 +179,13 @@ export async function show(root, parameters, context, signal) {
     initial ? valueFilter(searched, state, debounce(search, 300)) : null,
     choice("Order", "order", Object.entries(ORDERS), state.order, change("order")),
   ];
+  const shown = [["", "automatic"], ...features.map(({ name }) => [name, display(name, 40)])];
   const looks = [
-    features.length > 1 && choice("Show", "show", [["", "automatic"], ...features.map(({ name }) => [name, display(name, 40)])],
-      state.show, (name) => {
-        state.show = name;
-        gallery.update({ feature: name || null });
-        keep();
-      }),
+    features.length > 1 && choice("Show", "show", shown, state.show, (name) => {
+      state.show = name;
+      gallery.update({ feature: name || null });
+      keep();
+    }),
     zoomControl(state.size, (size) => {
       state.size = size;
       gallery.update({ size });
@@ -195,7 +205,7 @@ export async function show(root, parameters, context, signal) {
     gallery.element,
   );
   search();
-  if (/^\d+$/.test(parameters.example ?? "")) gallery.open(Number(parameters.example));
+  openFromUrl(gallery, parameters, split);
 }
 
 /** Return the fields of a condition on a feature; `state` gets `feature`, `op` and `value`. */

@@ -27,7 +27,8 @@ export class Gallery {
     this.options = { size: DEFAULT_SIZE, feature: null, ...options };
     this.store = examplesOf(split);
     this.list = { length: 0, total: 0, isDone: true, at() {}, indexOf: () => -1, want() {} };
-    this.anchor = null;
+    this.failures = new Map(); // requests that failed: their examples are loaded again when they come into view
+    this.anchor = null; // index of the example that was selected last
     this.isSquare = context.overview.features.some(({ kind }) => kind === "image" || kind === "array");
     this.element = h("div", { class: "gallery", dataset: { gallery: "" } });
     this.grid = new VirtualGrid(this.element, {
@@ -77,11 +78,11 @@ export class Gallery {
 
   card(index) {
     const id = this.list.at(index);
-    const example = id === undefined ? null : this.store.peek(id);
-    const { size, feature } = this.options;
+    const example = id === undefined ? null : this.store.peek(id) ?? this.failures.get(id);
+    const { size, feature, hasClass } = this.options;
     const onopen = () => this.open(id);
     const side = Math.max(size, this.grid.cellWidth);
-    return exampleCard(this.context, this.split, example, { size: side, feature, onopen, hasClass: this.options.hasClass });
+    return exampleCard(this.context, this.split, example, { size: side, feature, onopen, hasClass });
   }
 
   /** Open the details of an example. */
@@ -104,6 +105,7 @@ export class Gallery {
       }
       this.store.load(id).then((example) => {
         this.learn(example);
+        if (example.error) this.failures.set(id, example);
         if (this.list.at(index) === id) this.grid.refresh([index]);
       });
     }
@@ -157,4 +159,9 @@ export function zoomControl(size, onchange) {
 export function sizeOf(parameters) {
   const size = Number(parameters.size);
   return size >= MIN_SIZE && size <= MAX_SIZE ? size : DEFAULT_SIZE;
+}
+
+/** Open the details of the example that parameters of a URL have. */
+export function openFromUrl(gallery, { example = "" }, split) {
+  if (/^\d+$/.test(example) && Number(example) < split.records) gallery.open(Number(example));
 }

@@ -118,7 +118,8 @@ export class VirtualGrid {
     this.content.style.setProperty("height", `${this.physical}px`);
     const isSame = before === [this.columns, this.rowHeight, this.cellWidth].join();
     if (!isSame) this.clear();
-    this.moveTo(isSame ? this.top : Math.floor(anchor / this.columns) * this.rowStep + Math.min(offset, this.rowHeight));
+    const top = Math.floor(anchor / this.columns) * this.rowStep + Math.min(offset, this.rowHeight);
+    this.moveTo(isSame ? this.top : top);
   }
 
   clear() {
@@ -184,7 +185,8 @@ export class VirtualGrid {
     for (let index = begin; index < end; index += 1) {
       let cell = this.cells.get(index);
       if (!cell) {
-        cell = h("div", { class: "grid-cell", role: "listitem", "aria-setsize": count, "aria-posinset": index + 1 }, render(index));
+        const place = { role: "listitem", "aria-setsize": count, "aria-posinset": index + 1 };
+        cell = h("div", { class: "grid-cell", ...place }, render(index));
         this.setTabs(cell, index === this.active);
         this.cells.set(index, cell);
         if (previous) previous.after(cell);
@@ -194,7 +196,8 @@ export class VirtualGrid {
       style.setProperty("width", `${this.cellWidth}px`);
       style.setProperty("height", `${this.rowHeight}px`);
       const left = (index % this.columns) * (this.cellWidth + this.options.gap);
-      style.setProperty("transform", `translate(${left}px, ${Math.floor(index / this.columns) * this.rowStep + shift}px)`);
+      const top = Math.floor(index / this.columns) * this.rowStep + shift;
+      style.setProperty("transform", `translate(${left}px, ${top}px)`);
       previous = cell;
     }
     if (!this.cells.has(this.active) && end > begin) this.setActive(Math.min(Math.max(this.first, begin), end - 1));
@@ -244,7 +247,10 @@ export class VirtualGrid {
     if (event.target.closest("select, textarea, audio, input:not([type=checkbox])")) return;
     const page = Math.max(1, Math.floor(this.viewHeight / this.rowStep)) * this.columns;
     const last = this.options.count - 1;
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page, PageDown: page };
+    const { columns } = this;
+    const steps = {
+      ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -page, PageDown: page,
+    };
     let index = this.active + (steps[event.key] ?? 0);
     if (event.key === "Home") index = 0;
     else if (event.key === "End") index = last;

@@ -6,7 +6,7 @@ import { barChart } from "./charts.js";
 import { countOf, display, fill, formatBytes, formatNumber, h } from "./dom.js";
 import { splitChoice } from "./examples.js";
 import { go, hash, replace } from "./router.js";
-import { shardsPanel } from "./shards.js";
+import { dataTable, shardsPanel } from "./shards.js";
 import { surveyPanels } from "./survey.js";
 
 const MAX_NAMED = 20; // bars with names under them
@@ -62,7 +62,8 @@ function facts(overview) {
 function splitsPanel(context) {
   const { splits } = context.overview;
   if (!splits.length) return h("p", { class: "muted" }, "The dataset has no splits.");
-  const number = (value, format = formatNumber) => h("td", { class: "number" }, value === null || value === undefined ? "-" : format(value));
+  const number = (value, format = formatNumber) =>
+    h("td", { class: "number" }, (value ?? null) === null ? "-" : format(value));
   const rows = splits.map((each) => h(
     "tr",
     {},
@@ -75,9 +76,8 @@ function splitsPanel(context) {
     h("td", {}, health(each)),
   ));
   const heads = ["Split", "Examples", "Classes", "Size", "Shards", "Compression", "State"];
-  return h("section", { class: "panel" }, h("h3", {}, "Splits"), h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Splits" },
-    h("table", { class: "table" }, h("thead", {}, h("tr", {}, heads.map((each, i) => h("th", { scope: "col", class: i > 0 && i < 5 ? "number" : null }, each)))),
-      h("tbody", {}, rows))));
+  const table = dataTable("Splits", heads, h("tbody", {}, rows), heads.slice(1, 5));
+  return h("section", { class: "panel" }, h("h3", {}, "Splits"), table);
 }
 
 /** Return what is wrong with a split, in words. */
@@ -89,17 +89,21 @@ function health(split) {
     found.push(h("span", { class: "bad", title: names }, `${countOf(split.missing_count, "shard")} missing`));
   }
   const index = split.index === "fresh" ? "index fresh" : `index ${split.index ?? "unknown"}`;
-  if (split.index) found.push(h("span", { title: split.reason ? display(split.reason, 300) : null }, display(index, 80)));
+  const title = split.reason ? display(split.reason, 300) : null;
+  if (split.index) found.push(h("span", { title }, display(index, 80)));
   return found.flatMap((each, i) => (i ? ["; ", each] : [each]));
 }
 
 function featuresPanel({ features, label }) {
-  const rows = features.map(({ name, type }) => h("tr", {}, h("th", { scope: "row", class: "mono" }, display(name, 200)),
-    h("td", { class: "mono" }, display(type, 300)), h("td", {}, name === label ? "label" : "")));
-  return h("section", { class: "panel" }, h("h3", {}, countOf(features.length, "feature")),
-    h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Features" }, h("table", { class: "table" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Type"), h("th", { scope: "col" }, "Role"))),
-      h("tbody", {}, rows))));
+  const rows = features.map(({ name, type }) => h(
+    "tr",
+    {},
+    h("th", { scope: "row", class: "mono" }, display(name, 200)),
+    h("td", { class: "mono" }, display(type, 300)),
+    h("td", {}, name === label ? "label" : ""),
+  ));
+  const table = dataTable("Features", ["Name", "Type", "Role"], h("tbody", {}, rows));
+  return h("section", { class: "panel" }, h("h3", {}, countOf(features.length, "feature")), table);
 }
 
 async function labelsPanel(context, split, state, keep) {
@@ -110,9 +114,10 @@ async function labelsPanel(context, split, state, keep) {
   const values = Float64Array.from(order, (position) => table.counts[position]);
   const name = (index) => display(table.name(order[index]), 80);
   const total = values.reduce((sum, each) => sum + each, 0);
-  const middle = values[values.length >> 1];
-  const summary = `${countOf(table.length, "class", "classes")}, ${countOf(total, "example")}. Largest: ${name(0)} with `
-    + `${formatNumber(values[0])}; median ${formatNumber(middle)}; smallest: ${name(values.length - 1)} with ${formatNumber(values[values.length - 1])}.`;
+  const last = values.length - 1;
+  const summary = `${countOf(table.length, "class", "classes")}, ${countOf(total, "example")}. `
+    + `Largest: ${name(0)} with ${formatNumber(values[0])}; median ${formatNumber(values[values.length >> 1])}; `
+    + `smallest: ${name(last)} with ${formatNumber(values[last])}.`;
   const chart = barChart({
     values, label: name, log: state.log, height: 220, unit: "examples", summary,
     title: "Examples per class, sorted by number",
@@ -124,8 +129,14 @@ async function labelsPanel(context, split, state, keep) {
     chart.update({ log: state.log });
     keep();
   } });
-  return h("section", { class: "panel" }, h("div", { class: "controls" }, h("h3", {}, "Label distribution"), h("label", {}, log, "Logarithmic")),
-    h("p", { class: "muted" }, summary), chart, h("p", { class: "muted small" }, "Classes by rank. A click shows the examples of a class."));
+  return h(
+    "section",
+    { class: "panel" },
+    h("div", { class: "controls" }, h("h3", {}, "Label distribution"), h("label", {}, log, "Logarithmic")),
+    h("p", { class: "muted" }, summary),
+    chart,
+    h("p", { class: "muted small" }, "Classes by rank. A click shows the examples of a class."),
+  );
 }
 
 /** Return the names under the bars of a chart, as long as the bars are wide. */

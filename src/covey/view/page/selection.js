@@ -9,10 +9,12 @@ const MAX_SHOWN_IDS = 200;
 /** Return a string as a Python literal. */
 export function pythonString(text) {
   // The escapes of JSON are escapes of Python; characters above U+FFFF are two escapes only there.
-  return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`)
+  const hex = (code, digits) => code.toString(16).padStart(digits, "0");
+  return JSON.stringify(text)
+    .replace(/[\u007f-\uffff]/g, (each) => `\\u${hex(each.charCodeAt(0), 4)}`)
     .replace(/\\ud([89ab]..)\\ud([c-f]..)/g, (_, high, low) => {
       const code = 0x10000 + ((parseInt(`d${high}`, 16) - 0xd800) << 10) + (parseInt(`d${low}`, 16) - 0xdc00);
-      return `\\U${code.toString(16).padStart(8, "0")}`;
+      return `\\U${hex(code, 8)}`;
     });
 }
 
@@ -126,7 +128,8 @@ export class Selection extends EventTarget {
     const name = `${split.replace(/[^\w.-]+/g, "_") || "examples"}-${ids.length}`;
     const note = h("p", { class: "muted", role: "status" });
     const code = this.code(split, ids);
-    const short = ids.length > MAX_SHOWN_IDS ? this.code(split, ids.slice(0, MAX_SHOWN_IDS)).replace("]\n", ", …]\n") : code;
+    const first = this.code(split, ids.slice(0, MAX_SHOWN_IDS)).replace("]\n", ", …]\n");
+    const short = ids.length > MAX_SHOWN_IDS ? first : code;
     const guard = (action) => async () => {
       try {
         await action();
@@ -134,7 +137,8 @@ export class Selection extends EventTarget {
         note.textContent = display(error.message, 500);
       }
     };
-    const saveIds = () => download(new Blob([ids.map((id) => `${id}\n`).join("")], { type: "text/plain" }), `${name}.txt`);
+    const lines = () => ids.map((id) => `${id}\n`).join("");
+    const saveIds = () => download(new Blob([lines()], { type: "text/plain" }), `${name}.txt`);
     const saveCsv = async () => {
       note.textContent = "Reading the examples…";
       const response = await post("export", { split, ids: ids.slice(0, MAX_CSV), format: "csv" });
@@ -147,7 +151,7 @@ export class Selection extends EventTarget {
     const dialog = h(
       "dialog",
       { class: "dialog", "aria-label": "Export of the selection", dataset: { dialog: "export" } },
-      h("header", { class: "dialog-head" }, h("h2", {}, `Export ${countOf(ids.length, "example")}`),
+      h("div", { class: "dialog-head" }, h("h2", {}, `Export ${countOf(ids.length, "example")}`),
         h("button", { type: "button", onclick: () => dialog.close() }, "Close")),
       h("div", { class: "controls" },
         h("button", { type: "button", dataset: { action: "ids" }, onclick: guard(saveIds) }, "Ids (text file)"),

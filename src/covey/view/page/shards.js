@@ -5,13 +5,21 @@ import { countOf, display, fill, formatBytes, formatNumber, h } from "./dom.js";
 
 const PAGE = 50;
 
+/** Return a table that scrolls if it is too wide. The heads that are `numbers` are aligned to the right. */
+export function dataTable(label, heads, body, numbers = []) {
+  const cell = (head) => h("th", { scope: "col", class: numbers.includes(head) ? "number" : null }, head);
+  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label },
+    h("table", { class: "table" }, h("thead", {}, h("tr", {}, heads.map(cell))), body));
+}
+
 /** Return the panel of the shards of a split. */
 export async function shardsPanel(split, signal) {
   const body = h("tbody", {});
   const note = h("p", { class: "muted", role: "status" });
   const more = h("button", { type: "button", dataset: { action: "more" }, onclick: () => load() }, "Show more");
   const checks = []; // functions that check a shard
-  const all = h("button", { type: "button", dataset: { action: "check-all" }, onclick: () => checkAll() }, "Check all shown");
+  const all = h("button", { type: "button", dataset: { action: "check-all" } }, "Check all shown");
+  all.addEventListener("click", () => checkAll());
   let offset = 0;
 
   async function load() {
@@ -37,15 +45,16 @@ export async function shardsPanel(split, signal) {
   const heads = ["Shard", "Size", "Examples", "State", "Checksums"];
   return h("section", { class: "panel" },
     h("div", { class: "controls" }, h("h3", {}, "Shards"), all),
-    h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Shards" }, h("table", { class: "table" },
-      h("thead", {}, h("tr", {}, heads.map((each, i) => h("th", { scope: "col", class: i === 1 || i === 2 ? "number" : null }, each)))), body)),
+    dataTable("Shards", heads, body, heads.slice(1, 3)),
     h("div", { class: "controls" }, note, more));
 }
 
 function shardRow(split, { name, bytes, records, state }, signal) {
   const isThere = state !== "missing";
   const result = h("span", { class: "muted", role: "status" });
-  const button = h("button", { type: "button", class: "small-button", "aria-label": `Check ${display(name, 80)}`, onclick: () => check() }, "Check");
+  const label = `Check ${display(name, 80)}`;
+  const button = h("button", { type: "button", class: "small-button", "aria-label": label }, "Check");
+  button.addEventListener("click", () => check());
 
   async function check() {
     button.disabled = true;
@@ -78,8 +87,9 @@ function checkResult({ records, problems, unlisted, stopped }) {
     return `${countOf(records, "record")} valid${left}${end}`;
   }
   const lines = problems.map(({ record, offset, reason }) => {
-    const where = [record !== null && record !== undefined && `record ${formatNumber(record)}`, `byte ${formatNumber(offset)}`];
-    return h("li", {}, `${where.filter(Boolean).join(", ")}: ${display(reason, 300)}`);
+    const number = (record ?? null) === null ? "" : `record ${formatNumber(record)}, `;
+    return h("li", {}, `${number}byte ${formatNumber(offset)}: ${display(reason, 300)}`);
   });
-  return [h("span", { class: "bad" }, `${countOf(problems.length, "problem")}${end}`), h("ul", { class: "problems" }, lines)];
+  const count = h("span", { class: "bad" }, `${countOf(problems.length, "problem")}${end}`);
+  return [count, h("ul", { class: "problems" }, lines)];
 }

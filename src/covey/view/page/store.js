@@ -56,16 +56,18 @@ export class ExampleStore {
     for (const [id] of batch) this.wanted.delete(id);
     this.running += 1;
     let found = new Map();
+    let isFailed = false; // the request, not an example: it may succeed later
     try {
       const { examples } = await getJson("examples", { split: this.split, ids: batch.map(([id]) => id) });
       found = new Map(examples.map((each) => [each.id, each]));
     } catch (error) {
+      isFailed = true;
       found = new Map(batch.map(([id]) => [id, { id, error: error.message }]));
     }
     this.running -= 1;
     for (const [id, { waiting }] of batch) {
       const example = found.get(id) ?? { id, error: "the server did not return this example" };
-      this.kept.set(id, example);
+      if (!isFailed) this.kept.set(id, example);
       for (const resolve of waiting) resolve(example);
     }
     for (const id of this.kept.keys()) {

@@ -10,7 +10,8 @@ export function surveyPanels(survey) {
   const names = Object.keys(survey.features ?? {});
   const sampled = survey.examples === survey.of ? `All ${countOf(survey.of, "example")}`
     : `A sample of ${formatNumber(survey.examples)} of ${countOf(survey.of, "example")}, spread over the split`;
-  const corrupt = survey.corrupt ? h("span", { class: "bad" }, ` ${countOf(survey.corrupt, "record")} cannot be read.`) : null;
+  const broken = `${countOf(survey.corrupt ?? 0, "record")} cannot be read.`;
+  const corrupt = survey.corrupt ? [" ", h("span", { class: "bad" }, broken)] : null;
   return h(
     "section",
     { class: "survey" },
@@ -29,7 +30,8 @@ function featurePanel(name, found) {
     facts.push(["Range", `${formatNumber(found.min)} to ${formatNumber(found.max)}`]);
     if (found.mean !== null && found.mean !== undefined) facts.push(["Mean", formatNumber(found.mean)]);
   }
-  if (found.nan !== null && found.nan !== undefined) facts.push(["NaN", found.nan ? h("strong", {}, formatNumber(found.nan)) : "0"]);
+  const nan = found.nan ?? null;
+  if (nan !== null) facts.push(["NaN", nan ? h("strong", {}, formatNumber(nan)) : "0"]);
   if (found.lengths) {
     const [low, middle, high] = found.lengths.map(formatNumber);
     facts.push(["Length", low === high ? low : `${low} to ${high}, median ${middle}`]);
@@ -49,7 +51,8 @@ function chartOf(name, { edges, counts, what = "values" }) {
   const unit = WHAT[what] ?? what;
   const total = counts.reduce((sum, each) => sum + each, 0);
   const peak = counts.indexOf(Math.max(...counts));
-  const summary = `${countOf(total, "value")} from ${formatNumber(edges[0])} to ${formatNumber(edges[edges.length - 1])}; most between `
+  const [low, high] = [formatNumber(edges[0]), formatNumber(edges[edges.length - 1])];
+  const summary = `${countOf(total, "value")} from ${low} to ${high}; most between `
     + `${formatNumber(edges[peak])} and ${formatNumber(edges[peak + 1])}.`;
   return h("div", {}, h("p", { class: "muted small" }, `Histogram of ${unit}`),
     histogram({ edges, counts, height: 120, title: `${display(name, 60)}: histogram of ${unit}`, summary, unit: "" }));
@@ -63,13 +66,12 @@ function imageFacts({ smallest, largest, formats, channels }) {
   return facts;
 }
 
-/** Return "PNG 20, JPEG 3" of an object, or the values of a list. */
+/** Return "png (20), jpeg (3)" of an object. */
 function counted(found) {
-  if (Array.isArray(found)) return found.map((each) => display(Array.isArray(each) ? each.join(": ") : each, 40)).join(", ");
   return Object.entries(found).map(([name, count]) => `${display(name, 40)} (${formatNumber(count)})`).join(", ");
 }
 
-/** Return a plot of image sizes: width and height, the area of a mark is the number of images. */
+/** Return a histogram of the longer sides of images; null if all are the same. */
 function sizesChart(name, sizes) {
   const counts = new Map();
   for (const [height, width, count] of sizes) {
@@ -82,6 +84,8 @@ function sizesChart(name, sizes) {
   const bins = Math.min(24, high - low + 1);
   const edges = Array.from({ length: bins + 1 }, (_, i) => low + ((high - low) * i) / bins);
   const found = new Array(bins).fill(0);
-  for (const [side, count] of counts) found[Math.min(bins - 1, Math.floor(((side - low) / (high - low)) * bins))] += count;
+  for (const [side, count] of counts) {
+    found[Math.min(bins - 1, Math.floor(((side - low) / (high - low)) * bins))] += count;
+  }
   return chartOf(name, { edges, counts: found, what: "longer sides, in pixels" });
 }
