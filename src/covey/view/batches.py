@@ -234,8 +234,7 @@ def state(session: Session, query: Query) -> Response:
         parameters = {}
     else:
         options, plan, index, weights = match_state(dataset, found)
-        parameters = {name: value for name, value in asdict(options).items() if value is not None}
-        parameters["plan"] = parameters.pop("kind")
+        parameters = options.parameters
     if weights is not None:
         parameters["weights"] = session.plans.add_weights(weights)
     parameters["step"] = plan.for_rank(0, world_size, mode).step_at(index)

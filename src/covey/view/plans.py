@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -106,6 +106,19 @@ class PlanOptions:
             if total is None
             else query.integer("total_examples_per_class", low=1, high=2**62),
         )
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a request for these options, without those that have defaults."""
+        sizes: tuple[str, ...] = ("batch_size",)
+        if self.kind == "balanced":
+            sizes = "classes_per_batch", "examples_per_class"
+        found = {"plan": self.kind, **{name: getattr(self, name) for name in sizes}}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name not in ("kind", "batch_size", *found) and value != each.default:
+                found[each.name] = value
+        return found
 
     def make(self, dataset: Dataset) -> Plan:
         """Return the plan of all ranks."""

@@ -113,7 +113,8 @@ class ClassVisits {
     if (signal.aborted) return;
     Object.assign(this, { table, step, values, visits: arrays.visits, of: arrays.of ?? null });
     const left = values.classes - values.seen;
-    this.summary.textContent = `${countOf(values.seen, "class", "classes")} seen, ${formatNumber(left)} not yet.`;
+    this.summary.textContent = `${countOf(values.seen, "class", "classes")} seen, ${formatNumber(left)} not yet. `
+      + "For each class: visits, and examples seen.";
     this.grid ??= new VirtualGrid(this.scroller, { rowHeight: 34, label: "Visits of classes", signal: this.signal,
       render: (index) => this.row(this.positions[index]) });
     this.arrange();
@@ -130,7 +131,7 @@ class ClassVisits {
     else if (this.order === "many") found.sort((a, b) => visits[b] - visits[a] || a - b);
     this.positions = found;
     this.grid.setCount(found.length);
-    this.grid.clear();
+    this.grid.refresh();
   }
 
   row(position) {
@@ -144,7 +145,7 @@ class ClassVisits {
         "aria-pressed": String(this.settings.get("class") === String(id)),
       }, display(table.name(position), 60)),
       h("span", { class: "muted" }, of === 0 ? "not drawn from" : countOf(visits[position], "visit")),
-      h("span", { class: "batch-share" }, of > 0 && `${formatNumber(seen)} of ${formatNumber(of)} seen`));
+      h("span", { class: "batch-share" }, of > 0 && `${formatNumber(seen)} of ${formatNumber(of)}`));
   }
 
   choose(id) {

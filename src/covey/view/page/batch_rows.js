@@ -183,8 +183,8 @@ export class BatchRows {
       const open = h("button", { type: "button", class: "card-open",
         "aria-label": `Row ${row}${id === null ? "" : `, example ${id}`}: details`,
         onclick: () => this.openBuilt(parameters, row, id, values.parts) });
-      const caption = h("div", { class: "card-caption" }, h("span", { class: "card-class muted" }, `row ${row}`),
-        id !== null && h("span", { class: "muted" }, `#${id}`));
+      const caption = h("div", { class: "card-caption" }, h("span", { class: "card-class" }),
+        h("span", { class: "muted" }, id === null ? `row ${row}` : `#${id}`));
       const value = message
         ? h("span", { class: "card-error" }, h("strong", {}, "The loader raises: "), display(message, 300))
         : h("div", { class: "batch-parts" }, contents);

@@ -55,12 +55,18 @@ export function searchPanel(context, settings, view, signal, { go, keep, mark })
   }
 
   signal.addEventListener("abort", () => running?.abort());
-  return h("section", { class: "panel" }, h("h3", {}, "When does an example come next?"),
+  const element = h("section", { class: "panel" }, h("h3", {}, "When does an example come next?"),
     h("form", { class: "controls", onsubmit: (event) => {
       event.preventDefault();
       search();
     } }, h("label", {}, "Example", input), button, cancel),
     result);
+  // A result belongs to the plan that was searched.
+  element.clear = () => {
+    running?.abort();
+    fill(result);
+  };
+  return element;
 }
 
 /** Return the panel that takes the state of a run. */

@@ -49,9 +49,13 @@ export async function show(root, parameters, context, signal) {
   });
   const pasted = statePanel(context, settings, signal, (found) => {
     settings.take(found);
+    search.clear();
     fillFields();
     go(Number(found.step));
   });
+
+  const columns = h("div", { class: "batch-columns" }, rows.element,
+    h("div", { class: "batch-panels" }, search, coverage.element, pasted));
 
   /** Keep the settings in the URL. */
   function keep() {
@@ -66,6 +70,7 @@ export async function show(root, parameters, context, signal) {
 
   function onplan(name) {
     if (name === "plan") fillFields();
+    search.clear();
     load();
   }
 
@@ -92,6 +97,7 @@ export async function show(root, parameters, context, signal) {
       const found = await getJson("batch", { ...settings.plan, step }, mine);
       batch = found;
       bar.update(batch);
+      columns.classList.toggle("is-wide", batch.world_size > 1); // ranks are side by side, panels below
       fill(notes, batch.warnings.map((text) => h("p", { class: "muted batch-warning" }, display(text, 500))));
       rows.show(batch);
       coverage.update(batch);
@@ -127,8 +133,7 @@ export async function show(root, parameters, context, signal) {
       }))),
     context.selection.bar(split.name, signal),
     notes,
-    h("div", { class: "batch-columns" }, rows.element,
-      h("div", { class: "batch-panels" }, search, coverage.element, pasted)),
+    columns,
   );
   document.addEventListener("keydown", (event) => {
     // Arrow keys belong to fields, dialogs and scrolled rows, if they have the focus.
