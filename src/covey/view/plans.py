@@ -48,7 +48,7 @@ DEFAULT_EXAMPLES_PER_CLASS = 4
 DEFAULT_BATCH_SIZE = 32
 
 _MAX_PLANS = 8
-_MAX_CLASSES = 2_000_000
+_MAX_CLASSES = 1_000_000
 _MAX_RANKINGS = 4
 
 # Filters of warnings are shared by all threads.
