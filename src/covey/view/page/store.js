@@ -12,6 +12,7 @@ export class ExampleStore {
   constructor(split) {
     this.split = split;
     this.kept = new Map();
+    this.failed = new Map(); // examples whose request failed, until another view is shown
     this.wanted = new Map(); // id -> the functions that wait for it
     this.timer = 0;
     this.running = 0;
@@ -24,7 +25,7 @@ export class ExampleStore {
       this.kept.delete(id); // the most recently used are last
       this.kept.set(id, found);
     }
-    return found;
+    return found ?? this.failed.get(id);
   }
 
   /**
@@ -34,7 +35,7 @@ export class ExampleStore {
    */
   load(id, isKept = false) {
     const found = this.peek(id);
-    if (found) return Promise.resolve(found);
+    if (found && !this.failed.has(id)) return Promise.resolve(found);
     return new Promise((resolve) => {
       if (!this.wanted.has(id)) this.wanted.set(id, { waiting: [], isKept: false });
       this.wanted.get(id).waiting.push(resolve);
@@ -67,7 +68,11 @@ export class ExampleStore {
     this.running -= 1;
     for (const [id, { waiting }] of batch) {
       const example = found.get(id) ?? { id, error: "the server did not return this example" };
-      if (!isFailed) this.kept.set(id, example);
+      if (isFailed) this.failed.set(id, example);
+      else {
+        this.kept.set(id, example);
+        this.failed.delete(id);
+      }
       for (const resolve of waiting) resolve(example);
     }
     for (const id of this.kept.keys()) {
@@ -79,6 +84,10 @@ export class ExampleStore {
 }
 
 const stores = new Map();
+
+window.addEventListener("hashchange", () => {
+  for (const each of stores.values()) each.failed.clear();
+});
 
 /** Return the examples of a split. */
 export function examplesOf(split) {
