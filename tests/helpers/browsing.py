@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,9 @@ from covey.view import View
 
 TIMEOUT_S = 15
 DESKTOP, PHONE = (1280, 800), (360, 740)
+
+_LOADS = itertools.count()
+_KNOWN: set[str] = set()
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -98,11 +102,11 @@ class Page:
     def open(self, target: str = "#/", *, size: tuple[int, int] = DESKTOP) -> Page:
         """Load a view by its URL, and wait until it is shown."""
         self.resize(size)
-        if not self.driver.current_url.startswith(self.origin):
-            self.driver.get(self.view.url)
-            self.ready()
-        self.driver.get("about:blank")  # not only another fragment: the page is loaded again
-        self.driver.get(f"{self.origin}/{target}")
+        if self.origin not in _KNOWN:
+            _KNOWN.add(self.origin)
+            self.driver.get(f"{self.view.url}{target}")  # which sets the cookie
+        else:  # another query, not only another fragment: the page is loaded again
+            self.driver.get(f"{self.origin}/?load={next(_LOADS)}{target}")
         return self.ready()
 
     def go(self, target: str) -> Page:
@@ -133,8 +137,8 @@ class Page:
         )
         return self
 
-    def settle(self) -> Page:
-        """Wait until all images are shown, and no request is in flight."""
+    def settle(self, times: int = 10) -> Page:
+        """Wait until all images are shown, and nothing was requested for `times` x 50 ms."""
         script = """
             const images = [...document.images].filter((each) => each.getAttribute("src"));
             const now = performance.getEntriesByType("resource").length;
@@ -144,7 +148,7 @@ class Page:
               "[aria-busy=true]");
         """
         same = 0
-        while same < 10:  # half a second without a change
+        while same < times:
             same = same + 1 if self.run(script) else 0
             self.driver.execute_async_script("setTimeout(arguments[0], 50)")
         return self

@@ -1,0 +1,278 @@
+"""The batches: any step, as the loader returns it; ranks, coverage, search and states."""
+
+import json
+
+import numpy as np
+import pytest
+from selenium.webdriver.common.keys import Keys
+from view_data import colour
+
+import covey
+
+LARGE = 10**12
+
+
+@pytest.fixture(scope="module")
+def ds(data):
+    with covey.open(data("birds"), split="train") as found:
+        yield found
+
+
+def rows(page, rank=0):
+    """Return the ids of the cells of each row."""
+    script = """
+        const rank = document.querySelector(`.batch-rank[data-rank="${arguments[0]}"]`);
+        return [...rank?.querySelectorAll(".batch-row") ?? []].map(
+          (row) => [...row.querySelectorAll(".batch-cell")].map((cell) => Number(cell.dataset.id)));
+    """
+    return page.run(script, rank)
+
+
+def wait_rows(page, expected, rank=0):
+    page.wait(lambda: rows(page, rank) == expected, f"{expected}")
+
+
+def plan_of(ds, p=6, k=4, **options):
+    return ds.batches(p, k, select="caption", **options).plan
+
+
+def batch(ds, step, p=6, k=4, **options):
+    """Return the ids of each class of a batch."""
+    return plan_of(ds, p, k, **options).batch(step).reshape(p, k).tolist()
+
+
+def flat(rows):
+    return [each for row in rows for each in row]
+
+
+def set_field(page, name, value):
+    """Enter a value, as with the keyboard."""
+    field = page.one(f"input[name={name}]")
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys(str(value) if str(value) else Keys.DELETE, Keys.ENTER)
+
+
+def test_the_first_batch(visit, ds):
+    page = visit("birds", "#/batches")
+    expected = batch(ds, 0)
+    wait_rows(page, expected)
+    page.wait(lambda: len(page.all(".batch-cell img")) == 24)
+    names = [page.text(f".batch-row:nth-child({n}) .batch-class a") for n in range(1, 7)]
+    assert names == [ds.class_name(ds.labels[ids[0]]) for ids in expected]
+
+
+@pytest.mark.parametrize("step", [LARGE, 7, 2**53 - 1])
+def test_any_step(visit, ds, step):
+    page = visit("birds", "#/batches")
+    wait_rows(page, batch(ds, 0))
+    set_field(page, "step", step)
+    wait_rows(page, batch(ds, step))
+    assert f"step={step}" in page.hash
+    again = visit("birds", page.hash)
+    wait_rows(again, batch(ds, step))
+    assert again.one("input[name=step]").get_attribute("value") == str(step)
+
+
+@pytest.mark.parametrize("text", ["1e12", "10^12", "1,000,000,000,000"])
+def test_notations_of_a_step(visit, ds, text):
+    page = visit("birds", "#/batches")
+    set_field(page, "step", text)
+    wait_rows(page, batch(ds, LARGE))
+
+
+def test_a_step_that_is_not_valid(visit, ds):
+    page = visit("birds", "#/batches")
+    set_field(page, "step", "-3")
+    page.wait(lambda: page.one("input[name=step]").get_attribute("aria-invalid") == "true")
+    wait_rows(page, batch(ds, 0))
+
+
+def test_the_slider_at_a_large_step(visit, ds):
+    page = visit("birds", f"#/batches?step={LARGE}")
+    wait_rows(page, batch(ds, LARGE))
+    slider = page.one("input[name=step-slider]")
+    first = int(slider.get_attribute("min"))
+    assert first <= LARGE <= int(slider.get_attribute("max"))
+    page.set("input[name=step-slider]", first + 1)
+    wait_rows(page, batch(ds, first + 1))
+    slider.send_keys(Keys.ARROW_RIGHT)
+    wait_rows(page, batch(ds, first + 2))
+
+
+def test_keys_and_buttons(visit, ds):
+    page = visit("birds", "#/batches")
+    wait_rows(page, batch(ds, 0))
+    page.one("body").send_keys(Keys.ARROW_RIGHT)
+    wait_rows(page, batch(ds, 1))
+    page.one("body").send_keys(Keys.ARROW_LEFT)
+    wait_rows(page, batch(ds, 0))
+    page.click("button[aria-label='One epoch ahead']")
+    wait_rows(page, batch(ds, plan_of(ds).steps_per_epoch))
+
+
+def test_options_of_the_plan(visit, ds):
+    page = visit("birds", "#/batches")
+    set_field(page, "classes_per_batch", 3)
+    set_field(page, "examples_per_class", 5)
+    set_field(page, "seed", 11)
+    wait_rows(page, batch(ds, 0, 3, 5, seed=11))
+    set_field(page, "total_examples_per_class", 6)
+    wait_rows(page, batch(ds, 0, 3, 5, seed=11, total_examples_per_class=6))
+    page.set("select[name=class_weights]", "sqrt")
+    expected = batch(ds, 0, 3, 5, seed=11, total_examples_per_class=6, class_weights="sqrt")
+    wait_rows(page, expected)
+    again = visit("birds", page.hash)
+    wait_rows(again, expected)
+
+
+def test_shuffled_and_sequential(visit, ds):
+    page = visit("birds", "#/batches")
+    page.set("select[name=plan]", "shuffled")
+    set_field(page, "batch_size", 10)
+    wait_rows(page, [ds.shuffled(10, select="caption").plan.batch(0).tolist()])
+    page.set("select[name=plan]", "sequential")
+    wait_rows(page, [list(range(10))])
+
+
+def test_ranks_side_by_side(visit, ds):
+    page = visit("birds", "#/batches?classes_per_batch=4&examples_per_class=2&step=5")
+    set_field(page, "world_size", 2)
+    page.wait(lambda: len(page.all(".batch-rank")) == 2)
+    plan = plan_of(ds, 4, 2)
+    for rank in range(2):
+        ids = plan.for_rank(rank, 2).batch(5)
+        page.wait(lambda rank=rank, ids=ids: flat(rows(page, rank)) == ids.tolist())
+    page.set("select[name=mode]", "independent")
+    for rank in range(2):
+        ids = plan.for_rank(rank, 2, "independent").batch(5)
+        page.wait(lambda rank=rank, ids=ids: flat(rows(page, rank)) == ids.tolist())
+
+
+def first_pixel(page, selector):
+    """Return the colour of the lower right pixel of a canvas or an image."""
+    return page.run(
+        """
+        const source = document.querySelector(arguments[0]);
+        const width = source.naturalWidth ?? source.width;
+        const height = source.naturalHeight ?? source.height;
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [width, height];
+        const pen = canvas.getContext("2d");
+        pen.drawImage(source, 0, 0);
+        return [...pen.getImageData(width - 2, height - 2, 1, 1).data.slice(0, 3)];
+        """,
+        selector,
+    )
+
+
+def test_as_the_loader_returns_it(visit, ds):
+    page = visit(
+        "birds", "#/batches?classes_per_batch=3&examples_per_class=2&x=1&select=photo&image_size=32"
+    )
+    expected = batch(ds, 0, 3, 2)
+    wait_rows(page, expected)
+    page.wait(lambda: len(page.all(".batch-parts canvas")) == 6)
+    for row, number in enumerate(flat(expected)):
+        cells = f".batch-row:nth-child({row // 2 + 1}) .batch-cell:nth-child({row % 2 + 1}) canvas"
+        assert np.abs(np.subtract(first_pixel(page, cells), colour(number))).max() <= 3
+    page.see("32")  # the shape of x
+    page.all(".batch-cell .card-open")[0].click()
+    page.wait(lambda: page.run("return document.querySelector('dialog img')?.naturalWidth === 32"))
+
+
+def test_options_of_the_loader(visit):
+    page = visit(
+        "birds", "#/batches?classes_per_batch=3&examples_per_class=2&x=1&select=photo&image_size=32"
+    )
+    page.wait(lambda: len(page.all(".batch-parts canvas")) == 6)
+    page.set("select[name=crop]", "random")
+    page.wait(lambda: "crop=random" in page.hash)
+    set_field(page, "views", 2)
+    page.wait(lambda: len(page.all(".batch-parts canvas")) == 12)
+
+
+def test_images_of_different_sizes(visit):
+    """The loader raises an error, which is shown; the page lives."""
+    page = visit("birds", "#/batches?x=1&select=photo")
+    page.allowed_errors.append("400 (Bad Request)")
+    page.see("size")
+    page.go("#/batches")
+    page.wait(lambda: len(page.all(".batch-cell img")) == 24)
+
+
+def test_coverage(visit, ds):
+    page = visit("birds", "#/batches?step=3")
+    wait_rows(page, batch(ds, 3))
+    page.see("Before step 3:")
+    page.wait(lambda: page.pixels(".batch-panels canvas"))
+    page.see("6 classes seen, 0 not yet")
+    page.wait(lambda: page.all(".batch-visit button"))
+    page.all(".batch-visit button")[0].click()
+    page.see("12 of 20 examples seen", "[data-seen]")
+
+
+def test_when_does_an_example_come_next(visit, ds):
+    page = visit("birds", "#/batches?step=4")
+    wait_rows(page, batch(ds, 4))
+    plan = plan_of(ds)
+    expected = next(step for step in range(5, 1000) if 17 in plan.batch(step))
+    set_field(page, "find", 17)
+    page.see(f"Step {expected}", "[data-found]")
+    page.click("[data-action=go]")
+    wait_rows(page, batch(ds, expected))
+    page.wait(lambda: page.all(".batch-cell.is-found[data-id='17']"))
+    set_field(page, "find", 99_999)
+    page.allowed_errors.append("400 (Bad Request)")
+    page.wait(lambda: page.all("[data-found] [role=alert]") or "id" in page.text("[data-found]"))
+
+
+def test_the_state_of_a_run(visit, ds):
+    loader = ds.batches(4, 3, seed=21, select="caption")
+    loader.seek(1234)
+    page = visit("birds", "#/batches")
+    for text in (
+        json.dumps(loader.state_dict()),
+        repr({"epoch": 3, "loaders": {"train": loader.state_dict()}, "lr": 0.1}),
+    ):
+        page.run("document.querySelector('textarea[name=state]').value = arguments[0]", text)
+        page.button("Go to its batch").click()
+        page.see("The run continues with step 1,234.")
+        wait_rows(page, batch(ds, 1234, 4, 3, seed=21))
+        page.go("#/batches")
+    page.allowed_errors.append("400 (Bad Request)")
+    page.run("document.querySelector('textarea[name=state]').value = 'nothing like it'")
+    page.button("Go to its batch").click()
+    page.wait(lambda: page.all(".batch-result [role=alert]"))
+
+
+def test_a_loader(visit, data):
+    """The plan, the step and the options are those of the loader."""
+    page = visit("loader", "#/batches")
+    with covey.open(data("birds"), split="train") as ds:
+        expected = batch(ds, 17, 3, 2, seed=9)
+    wait_rows(page, expected)
+    assert "seed=9" in page.text("main")
+    page.click("input[name=x]")
+    page.wait(lambda: len(page.all(".batch-parts canvas")) == 6)
+    assert not page.all("input[name=seed]")
+
+
+def test_a_corrupt_record(visit, ds):
+    plan = plan_of(ds)
+    step = next(step for step in range(1000) if 3 in plan.batch(step))
+    page = visit("corrupt", f"#/batches?step={step}")
+    page.see("Cannot be read")
+    assert len(page.all(".card-broken")) == 1
+    page.wait(lambda: len(page.all(".batch-cell img")) == 23)
+
+
+def test_a_million_classes(visit):
+    page = visit("million", f"#/batches?classes_per_batch=16&examples_per_class=1&step={LARGE}")
+    page.wait(lambda: len(page.all(".batch-row")) == 16)
+    page.see("Before step 1,000,000,000,000:")
+
+
+def test_an_empty_split(visit):
+    page = visit("birds", "#/batches?split=empty")
+    page.allowed_errors.append("400 (Bad Request)")
+    page.wait(lambda: page.all("[role=alert]") or "no " in page.text("main"))

@@ -1,0 +1,131 @@
+"""What holds for every page: accessibility, themes, narrow windows, keys, and URLs."""
+
+import pytest
+from browsing import DESKTOP, PHONE
+from selenium.webdriver.common.keys import Keys
+from view_data import HOSTILE
+
+PAGES = {
+    "overview": "#/overview",
+    "classes": "#/classes",
+    "class": "#/classes?class=2",
+    "examples": "#/examples",
+    "example": "#/examples?example=15",
+    "batches": "#/batches?x=1&select=photo&image_size=32",
+    "embeddings": "#/embeddings?id=7",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_accessible(visit, name):
+    """In light and dark, with a wide and a narrow window: no violation, no horizontal scrolling."""
+    page = visit("birds", PAGES[name])
+    for size, theme in ((DESKTOP, "light"), (PHONE, "dark"), (PHONE, "light"), (DESKTOP, "dark")):
+        page.resize(size)
+        page.theme(theme)
+        page.wait(lambda size=size: page.run("return window.innerWidth") == size[0])
+        page.settle(3)
+        assert page.overflow() <= 0, (size, theme)
+        assert page.violations() == [], (size, theme)
+
+
+@pytest.mark.parametrize("name", ["overview", "classes", "examples", "batches"])
+def test_hostile_names_on_every_page(visit, name):
+    page = visit("hostile", f"#/{name}")
+    page.settle(3)
+    assert page.overflow() <= 0
+    assert page.run("return document.querySelectorAll('script:not([src]), img[src=x]').length") == 0
+    assert page.violations() == []
+    page.resize(PHONE)
+    page.settle(3)
+    assert page.overflow() <= 0
+    text = page.driver.page_source
+    assert not any(each in text for each in ("\u202e", "\x07", "\x1b"))
+    assert max(map(len, page.texts("main a, main button"))) < len(max(HOSTILE, key=len))
+
+
+def test_a_narrow_window(visit):
+    """All controls are within the window, and can be used."""
+    page = visit("birds", "#/examples", size=PHONE)
+    page.wait(lambda: page.all(".card-open"))
+    page.button("Filter and order").click()
+    page.set("input[name=value]", "branch 7")
+    page.see("11 examples found")
+    page.all(".card-open")[0].click()
+    page.see("branch 7", "dialog")
+    assert page.one("dialog").size["width"] <= PHONE[0]
+
+
+def test_tabs_and_keys(visit):
+    page = visit("birds")
+    tabs = {"2": "Classes", "3": "Examples", "4": "Batches", "5": "Embeddings", "1": "Overview"}
+    for key, title in tabs.items():
+        page.one("body").send_keys(key)
+        page.wait(lambda title=title: page.text("#tabs [aria-current=page]") == title)
+        page.ready()
+        assert page.driver.title == f"{title} - covey view"
+    page.one("body").send_keys("2")
+    page.wait(lambda: page.all("input[name=query]"))
+    page.one("body").send_keys("/")
+    assert page.focused().get_attribute("name") == "query"
+    page.press("2")  # a field gets the key
+    assert page.focused().get_attribute("value") == "2"
+
+
+def test_the_focus_is_visible(visit):
+    page = visit("birds", "#/examples")
+    page.wait(lambda: page.all(".card-open"))
+    seen = set()
+    for _ in range(25):
+        page.press(Keys.TAB)
+        outline = page.run("""
+            const style = getComputedStyle(document.activeElement);
+            return document.activeElement === document.body
+              || style.outlineStyle !== "none" || style.boxShadow !== "none";
+        """)
+        assert outline, page.focused().get_attribute("outerHTML")[:200]
+        seen.add(page.focused().tag_name)
+    assert {"a", "button", "select", "input"} <= seen
+
+
+def test_the_theme_is_kept(visit):
+    page = visit("birds")
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = page.run(ground)
+    page.one("body").send_keys("t")
+    dark = page.run(ground)
+    assert dark != light
+    page.open("#/classes")
+    assert page.run(ground) == dark
+
+
+def test_back_and_forward(visit):
+    page = visit("birds")
+    page.go("#/classes?class=1").go("#/examples?class=2")
+    page.driver.back()
+    page.wait(
+        lambda: page.hash.endswith("class=1") and page.text("#tabs [aria-current]") == "Classes"
+    )
+    page.driver.forward()
+    page.wait(lambda: page.text("#tabs [aria-current]") == "Examples")
+
+
+def test_an_unknown_page_is_the_overview(visit):
+    visit("birds", "#/nothing?x=<b>").see("Splits")
+
+
+def test_the_server_ends(browser, data):
+    """The page reports that the server does not answer."""
+    from browsing import Page
+
+    from covey.view import View
+    from covey.view.session import Session
+
+    view = View(Session.of_path(data("birds")))
+    page = Page(browser, view).open("#/overview")
+    view.close()
+    page.go("#/examples")
+    page.wait(lambda: page.all("[role=alert], .card-broken, .error"))
+    browser.get("about:blank")
+    page.console()
+    page.requests()
