@@ -526,6 +526,7 @@ VALID = {
     "limit": ["10"], "rank": ["0"], "row": ["0"], "view": ["0"], "k": ["4"], "side": ["64"],
     "classes_per_batch": ["2", "3"], "examples_per_class": ["2"], "image_size": ["24"],
     "select": ["photo", "caption", "curve"], "world_size": ["1", "2"], "value": ["a", "3"],
+    "shard": ["birds-train.tfrecord-00001-of-00003"], "offset": ["0"],
     "mode": ["split", "independent"], "until": ["100"], "from": ["0"], "seed": ["7"],
 }  # fmt: skip
 
