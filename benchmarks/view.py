@@ -36,8 +36,6 @@ SAMPLE_S = 0.01
 RECORD_BYTES = 200
 """More than the bytes of a record with its frame and its index row."""
 
-TARGETS = {"usable page": 1.0, "batch": 0.05, "memory": 200}
-
 # Chromium as in the tests of the page: no request leaves the machine.
 FLAGS = (
     "--headless=new",
