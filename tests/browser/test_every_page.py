@@ -1,9 +1,14 @@
 """What holds for every page: accessibility, themes, narrow windows, keys, and URLs."""
 
 import pytest
-from browsing import DESKTOP, PHONE
+from browsing import DESKTOP, PHONE, Page
 from selenium.webdriver.common.keys import Keys
+from servers import directory_server
 from view_data import HOSTILE
+
+import covey
+from covey.view import View
+from covey.view.session import Session
 
 PAGES = {
     "overview": "#/overview",
@@ -116,11 +121,6 @@ def test_an_unknown_page_is_the_overview(visit):
 
 def test_the_server_ends(browser, data):
     """The page reports that the server does not answer."""
-    from browsing import Page
-
-    from covey.view import View
-    from covey.view.session import Session
-
     view = View(Session.of_path(data("birds")))
     page = Page(browser, view).open("#/overview")
     view.close()
@@ -129,3 +129,24 @@ def test_the_server_ends(browser, data):
     browser.get("about:blank")
     page.console()
     page.requests()
+
+
+def test_a_notebook(browser, data, tmp_path):
+    """The iframe of a page of localhost has the cookie, and shows the view."""
+    with (
+        covey.open(data("birds"), split="test") as ds,
+        ds.view(browser=False) as view,
+        directory_server(tmp_path) as notebook,
+    ):
+        (tmp_path / "notebook.html").write_text(f"<!doctype html>{view._repr_html_()}")
+        page = Page(browser, view)
+        page.console()
+        browser.get(f"{notebook.replace('127.0.0.1', 'localhost')}/notebook.html")
+        browser.switch_to.frame(page.one("iframe"))
+        try:
+            page.see("24 examples")
+            assert page.run("return window.location.search") == ""  # without the token
+            assert [each for each in page.console() if "favicon.ico" not in each] == []
+        finally:
+            browser.switch_to.default_content()
+            browser.get("about:blank")
