@@ -28,7 +28,7 @@ def downloads(tmp_path_factory):
 @pytest.fixture(scope="session")
 def browser(downloads):
     if not (browsing.CHROMIUM and browsing.DRIVER):
-        pytest.skip("chromium and chromedriver are not installed; `make test` installs them")
+        pytest.fail("chromium and chromedriver are not installed; `make browser` installs them")
     with browsing.started(downloads) as driver:
         yield driver
 
