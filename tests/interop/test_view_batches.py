@@ -22,10 +22,10 @@ from view_data import write_birds, write_corrupt
 import covey
 from covey.errors import PlanError, SmallClassesWarning
 from covey.plan import BalancedPlan
-from covey.view import View
+from covey.view import ROUTES, View
 from covey.view.messages import Query, RequestError
 from covey.view.occurrences import Search
-from covey.view.plans import MAX_BATCH, PlanCache, PlanOptions, find_plan
+from covey.view.plans import MAX_BATCH, PlanCache, PlanOptions, find_plan, make_quietly
 from covey.view.session import Session
 from covey.view.states import find_state
 
@@ -297,6 +297,13 @@ def test_threads(client):
 
 
 # Coverage.
+
+
+def test_coverage_of_the_last_step(ds):
+    session = Session.of_dataset(ds)
+    last = find_plan(session, Query("")).plan.last_step
+    found = ROUTES["/api/coverage"](session, Query(f"step={last}&until={last}"))
+    assert found.status == 200
 
 
 @settings(max_examples=25)
@@ -820,8 +827,24 @@ def test_options_are_a_key(ds):
     assert len({PlanOptions.parse(Query(f"seed={seed}"), ds) for seed in (1, 2, 2)}) == 2
 
 
+def test_a_plan_does_not_change_the_filters_of_warnings(ds):
+    """Filters of warnings are those of the process: another thread may change them meanwhile."""
+    before, seen = warnings.filters[:], []
+
+    def make():
+        seen.append(warnings.filters[:])
+        return PlanOptions.parse(Query("examples_per_class=9"), ds).make(ds)
+
+    plan, messages = make_quietly(make)
+    assert isinstance(plan, BalancedPlan)
+    assert len(messages) == 1
+    assert "fewer than 9 examples" in messages[0]
+    assert seen == [before]
+    with pytest.warns(SmallClassesWarning):
+        make()
+
+
 def test_requests_in_parallel_do_not_disable_warnings(ds):
-    """Filters of warnings are those of the process; a view changes them for a moment."""
     session = Session.of_dataset(ds)
     before = warnings.filters[:]
     threads = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,6 +23,8 @@ SMALL_CLASSES = get_args(SmallClasses)
 
 # Number of classes in a message.
 _MAX_NAMED = 5
+
+_collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +134,25 @@ def _report(
             "small_classes='drop'",
         )
     action = "their examples are repeated" if small_classes == "repeat" else "they are dropped"
-    warnings.warn(f"{reason}; {action}", SmallClassesWarning, stacklevel=_stack_level())
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(f"{reason}; {action}")
+    else:
+        warnings.warn(f"{reason}; {action}", SmallClassesWarning, stacklevel=_stack_level())
+
+
+@contextmanager
+def collect_warnings() -> Iterator[list[str]]:
+    """Collect the warnings about small classes of this thread in a list, instead of issuing them.
+
+    The filters of ``warnings.catch_warnings`` are shared by all threads.
+    """
+    found: list[str] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
 
 
 def _stack_level() -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from covey.loader import state as loader_state
 from covey.plan import BalancedPlan
 from covey.view import contents
-from covey.view.messages import Columns, Query, RequestError, Response, exact, json_response
+from covey.view.messages import Columns, Query, RequestError, Response, json_response
 from covey.view.occurrences import Search
 from covey.view.plans import MAX_BATCH, ShownPlan, find_plan, parse_ranks
 from covey.view.server import Handler
@@ -92,7 +92,9 @@ def coverage(session: Session, query: Query) -> Response:
     shown = find_plan(session, query)
     plan, step = shown.plan, _parse_step(shown, query)
     until = query.integer("until", min(plan.steps_per_epoch, plan.last_step), high=plan.last_step)
-    steps = np.unique(np.linspace(0, until, MAX_POINTS).astype(np.int64))
+    # By integers: a float near the last step may exceed it.
+    last = MAX_POINTS - 1
+    steps = np.unique(np.array([until * i // last for i in range(MAX_POINTS)], np.int64))
     # The middle of the largest gap is next, so that a curve with fewer points is even as well.
     order = sorted(range(len(steps)), key=lambda i: _reversed_bits(i, len(steps)))
     deadline = time.monotonic() + CURVE_TIME_S
@@ -104,7 +106,7 @@ def coverage(session: Session, query: Query) -> Response:
     found = sorted(points)
     columns = Columns(values={"step": step, "until": until, "at": _coverage_at(shown, step)})
     columns.arrays = {
-        **exact(steps[found], "step"),
+        "step": steps[found].astype(np.float64),
         "classes": np.array([points[each][0] for each in found], np.float32),
         "examples": np.array([points[each][1] for each in found], np.float32),
     }

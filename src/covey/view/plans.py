@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
@@ -19,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.dataset.dataset import Dataset
-from covey.errors import SmallClassesWarning
 from covey.loader import Loader
 from covey.loader import state as loader_state
 from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.base import MODES, BatchKey
 from covey.plan.epochs import REMAINDERS, Remainder
-from covey.plan.weights import NAMED, SMALL_CLASSES, SmallClasses
+from covey.plan.weights import NAMED, SMALL_CLASSES, SmallClasses, collect_warnings
 from covey.view.messages import Query, RequestError
 
 if TYPE_CHECKING:
@@ -50,9 +48,6 @@ DEFAULT_BATCH_SIZE = 32
 _MAX_PLANS = 8
 _MAX_CLASSES = 1_000_000
 _MAX_RANKINGS = 4
-
-# Filters of warnings are shared by all threads.
-_WARNINGS_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -277,12 +272,9 @@ class PlanCache:
 
 def make_quietly(make: Callable[[], Plan]) -> tuple[Plan, tuple[str, ...]]:
     """Return a plan, and the warnings about small classes, which the page shows."""
-    with _WARNINGS_LOCK, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with collect_warnings() as found:
         plan = make()
-    return plan, tuple(
-        str(each.message) for each in caught if issubclass(each.category, SmallClassesWarning)
-    )
+    return plan, tuple(found)
 
 
 def find_plan(session: Session, query: Query) -> ShownPlan:
