@@ -17,6 +17,7 @@ import urllib.parse
 import urllib.request
 import wave
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,11 +29,12 @@ from view_data import HOSTILE, write_birds, write_corrupt, write_hostile
 
 import covey
 from covey import Audio, ClassLabel, Features, Image, Ragged, Sparse, Tensor, _core
+from covey.errors import StorageError
 from covey.view import View
 from covey.view.cache import ByteCache
 from covey.view.export import MAX_IDS
 from covey.view.messages import Response
-from covey.view.search import Predicate, SizeOrder, SplitExamples, scan
+from covey.view.search import Predicate, SizeOrder, SizeOrders, SplitExamples, scan
 from covey.view.session import Session
 from covey.view.shards import KnownShards
 from covey.view.shards import _check as check_shard
@@ -465,6 +467,42 @@ def test_a_scan_stops_and_resumes(mixed):
             ids, cursor, calls = ids + found.ids, found.cursor, calls + 1
     assert ids == expected
     assert calls == 3  # 256 examples are read at once
+
+
+def test_a_storage_that_fails_is_not_asked_for_every_example(mixed, monkeypatch):
+    """The time limit of a scan holds; each error may take as long as all retries."""
+    reads = []
+
+    def fail(self, dataset, ids):
+        reads.append(len(ids))
+        raise StorageError("the network is down")
+
+    monkeypatch.setattr(Predicate, "matches", fail)
+    with covey.open(mixed.path) as ds:
+        predicate = Predicate(ds.features.select(["word"]), "word", "contains", "owl")
+        found = scan(ds, SplitExamples(ds), predicate, 0, 1000, timeout_s=0)
+    assert (found.ids, found.cursor, found.corrupt) == ([], 1, 1)
+    assert reads == [256, 128, 64, 32, 16, 8, 4, 2, 1]
+
+
+def test_an_order_by_size_that_fails_is_begun_again(mixed, monkeypatch):
+    def lengths(self, ids):
+        raise StorageError("the network is down")
+
+    orders = SizeOrders()
+    with covey.open(mixed.path) as ds:
+        make = partial(SizeOrder, SplitExamples(ds), largest=True)
+        failed = orders.get("key", make)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(ds.raw), "lengths", lengths)
+            for _ in range(2):
+                with pytest.raises(StorageError):
+                    failed.advance()
+        again = orders.get("key", make)
+        assert again is not failed
+        while not again.advance():
+            pass
+        assert again.scanned == len(ds)
 
 
 @pytest.mark.parametrize("class_id", [None, 1])

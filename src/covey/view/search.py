@@ -318,33 +318,22 @@ def scan(
         part = candidates.slice(cursor, cursor + size)
         sizes = np.cumsum(dataset.raw.lengths(part))
         part = part[: max(1, int(np.searchsorted(sizes, _MAX_READ_BYTES)))]
-        found, failed = _match(dataset, predicate, part)
-        rows = np.flatnonzero(found)[: limit - len(ids)]
+        try:
+            rows = np.flatnonzero(predicate.matches(dataset, part))[: limit - len(ids)]
+        except (CoveyError, OSError):
+            if len(part) > 1:  # fewer, until the one that cannot be read is alone
+                size = len(part) // 2
+                continue
+            rows = np.zeros(0, np.int64)
+            corrupt += 1
         ids += part[rows].tolist()
         # A full page ends right after its last example: the next one begins there.
-        done = int(rows[-1]) + 1 if len(ids) == limit else len(part)
-        corrupt += int(failed[:done].sum())
-        cursor += done
+        cursor += int(rows[-1]) + 1 if len(ids) == limit else len(part)
         after_read()
         if time.monotonic() > end:
             break
         size = min(2 * size, _MAX_READ_EXAMPLES)
     return Found(ids, cursor if cursor < candidates.length else None, cursor, corrupt)
-
-
-def _match(
-    dataset: Dataset, predicate: Predicate, ids: Ids
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which examples match, and which cannot be read."""
-    try:
-        return predicate.matches(dataset, ids), np.zeros(len(ids), bool)
-    except (CoveyError, OSError):
-        if len(ids) == 1:
-            return np.zeros(1, bool), np.ones(1, bool)
-    # Bisection: most examples beside a corrupt one are still read together.
-    half = len(ids) // 2
-    parts = [_match(dataset, predicate, part) for part in (ids[:half], ids[half:])]
-    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
 # Sizes.
@@ -382,15 +371,31 @@ class SizeOrder:
         self._ids = np.zeros(0, np.int64)
         self._keys = np.zeros(0, np.int64)
         self._lock = threading.Lock()
+        self._error: Exception | None = None
         self.scanned = 0
         self.is_done = False
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether the search ended with an error."""
+        return self._error is not None
+
     def advance(self, timeout_s: float = SCAN_TIMEOUT_S) -> bool:
-        """Continue the search for some time; return whether it is complete."""
+        """Continue the search for some time; return whether it is complete.
+
+        Raises:
+            CoveyError, OSError: If the index cannot be read, also of all later calls.
+        """
         end = time.monotonic() + timeout_s
         with self._lock:
             while not self.is_done:
-                chunk = next(self._chunks, None)
+                if self._error is not None:  # a generator that raised an error ends
+                    raise self._error
+                try:
+                    chunk = next(self._chunks, None)
+                except Exception as error:
+                    self._error = error
+                    raise
                 if chunk is None:
                     self.is_done = True
                 else:
@@ -456,7 +461,9 @@ class SizeOrders:
     def get(self, key: Any, make: Callable[[], SizeOrder]) -> SizeOrder:
         """Return the search of a key, which is begun if it is not stored."""
         with self._lock:
-            found = self._stored.pop(key, None) or make()
+            found = self._stored.pop(key, None)
+            if found is None or found.is_failed:
+                found = make()
             self._stored[key] = found
             while len(self._stored) > self._max_stored:
                 self._stored.pop(next(iter(self._stored)))
