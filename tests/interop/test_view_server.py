@@ -893,6 +893,19 @@ def test_a_view_has_embeddings(birds):
         assert overview["embeddings"]["points"] == 24
 
 
+def test_a_forked_child_closes_a_view(birds):
+    """It has neither the thread nor the connections of the server."""
+    with covey.open(birds, split="test").view(browser=False) as view, Client(view) as client:
+        assert client.get("/api/overview").status == 200
+        child = os.fork()
+        if child == 0:
+            signal.alarm(TIMEOUT_S)
+            view.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.get("/api/overview").status == 200
+
+
 def test_a_forked_child_does_not_hold_the_port(birds):
     view = covey.open(birds, split="test").view(browser=False)
     port = view.port

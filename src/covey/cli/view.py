@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.options import add_path, add_progress, count, shows_progress, storage_options
+from covey.cli.options import (
+    add_label,
+    add_path,
+    add_progress,
+    count,
+    shows_progress,
+    storage_options,
+)
 from covey.cli.output import print_message
 
 SUMMARY = "show the examples, the classes and the batches of a dataset in the browser"
@@ -23,12 +30,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_path(parser)
-    parser.add_argument(
-        "--label",
-        metavar="NAME",
-        help="label feature, or @file (default: that of the index, or a feature with a common "
-        "name)",
-    )
+    add_label(parser)
     parser.add_argument(
         "--embeddings",
         metavar="FILE",

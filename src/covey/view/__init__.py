@@ -60,6 +60,7 @@ class View(ForkAware):
         allow_frames: bool = True,
     ) -> None:
         super().__init__()
+        self._process = os.getpid()
         self._session = session
         self._server = Server(
             session, ROUTES, host=host, port=port, posts=POSTS, allow_frames=allow_frames
@@ -118,8 +119,9 @@ class View(ForkAware):
 
     def close(self) -> None:
         """Stop the server, free the port, and close the datasets that the view opened."""
-        self._server.shutdown()
-        self._server.server_close()
+        if self._process == os.getpid():  # the connections are those of the parent alone
+            self._server.shutdown()
+            self._server.server_close()
         self._session.close()
 
     def _reset_after_fork(self) -> None:
