@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from covey._files import atomic_write
 from covey._progress import format_bytes
@@ -23,11 +23,12 @@ from covey.errors import CoveyError, DatasetError, PlanError
 from covey.plan.base import check_int, check_seed
 from covey.urls import check_local, shown
 from covey.view import ROUTES
-from covey.view.messages import Query
+from covey.view.messages import Query, to_json
 from covey.view.report.batch import BatchSection
 from covey.view.report.charts import label_panel, value_panel
 from covey.view.report.markup import document, number_text, table, text
 from covey.view.session import Session
+from covey.view.survey import read_survey
 
 MAX_BYTES = 2_000_000
 """Maximum size of a report."""
@@ -111,9 +112,9 @@ def make_report(session: Session, options: ReportOptions) -> str:
     return document(f"{overview['title']}: report", "\n".join(sections))
 
 
-def _ask(session: Session, path: str, **parameters: object) -> dict[str, Any]:
+def _ask(session: Session, path: str) -> dict[str, Any]:
     """Return what the server answers to a request of the page."""
-    response = ROUTES[path](session, Query(urlencode(parameters)))
+    response = ROUTES[path](session, Query(""))
     content: dict[str, Any] = json.loads(response.body)
     return content
 
@@ -225,7 +226,9 @@ class _Charts:
     def _values(self, split: Mapping[str, Any]) -> str:
         if not split["records"]:
             return '<p class="muted wide">The split has no examples.</p>'
-        survey = _ask(self._session, "/api/survey", split=split["name"])
+        # All of the sample, however long it takes: the same dataset gives the same report.
+        dataset, release = self._session.open(split["name"]), self._session.release_pages
+        survey = to_json(read_survey(dataset, timeout_s=math.inf, after_part=release))
         found = {name: each for name, each in survey["features"].items() if name != split["label"]}
         note = f"Values of {survey['examples']:,} of {survey['of']:,} examples"
         panels = [f'<p class="muted wide">{note}, spread over the split.</p>']
