@@ -90,12 +90,12 @@ def loader_view(stack, path):
 @contextmanager
 def bucket(path):
     """Serve a dataset by S3; yield its URL and the storage options."""
-    with s3_bucket() as s3:
+    with s3_bucket("view") as s3:  # servers of one process share their buckets
         for file in path.rglob("*"):
             if file.is_file():
                 key = f"birds/{file.relative_to(path)}"
-                s3.client.put_object(Bucket="bucket", Key=key, Body=file.read_bytes())
-        yield "s3://bucket/birds", s3.options
+                s3.client.put_object(Bucket="view", Key=key, Body=file.read_bytes())
+        yield "s3://view/birds", s3.options
 
 
 @pytest.fixture

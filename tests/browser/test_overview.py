@@ -110,6 +110,6 @@ def test_a_million_classes(visit):
 
 def test_a_remote_dataset(visit):
     page = visit("remote")
-    page.see("s3://bucket/birds")
+    page.see("s3://view/birds")
     page.see("6 classes, 120 examples")
     assert "nothing" not in page.driver.page_source.replace("nothing is", "")  # the secret key
