@@ -1234,6 +1234,22 @@ def test_a_remote_dataset(birds_path):
     memory.rm("/view_data", recursive=True)
 
 
+def test_a_sum_has_shards_of_the_same_name(tmp_path):
+    for each in ("a", "b"):
+        columns = {"x": np.arange(40), "label": np.arange(40) % 4}
+        covey.write(columns, tmp_path / each / "birds", label="label", progress=False)
+    (shard,) = (tmp_path / "b/birds").glob("*.tfrecord-*")
+    stat, data = shard.stat(), bytearray(shard.read_bytes())
+    data[20] ^= 255  # of the first record
+    with covey.open(tmp_path / "a/birds") as first, covey.open(tmp_path / "b/birds") as second:
+        shard.write_bytes(data)
+        os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with (first + second).view(browser=False) as view:
+            found = Client(view).json("check", shard=shard.name)
+    assert found["records"] in (79, 80)
+    assert len(found["problems"]) == 1
+
+
 def test_compressed_shards(birds_path, serve, tmp_path):
     with covey.open(birds_path, split="test") as ds:
         captions = [each["caption"] for each in ds]

@@ -38,13 +38,12 @@ MAX_FOUND = 1000
 MAX_READ_EXAMPLES = 200
 """Maximum number of examples of a response."""
 MAX_STRING = 20_000
-"""Most characters of a string."""
+"""Maximum number of characters of a string."""
 MAX_LISTED_STRING = 1000
-"""Most characters of a string in an array."""
+"""Maximum number of characters of a string in an array."""
 
-# Examples are read together up to this number, and up to this size.
+# Examples are read together up to this number.
 _GROUP = 32
-_MAX_READ_BYTES = 16 << 20
 
 
 def find(session: Session, query: Query) -> Response:
@@ -100,8 +99,7 @@ def read_summaries(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, A
     """Return summaries of examples; one that cannot be read has an error."""
     sizes = dataset.raw.lengths(ids)
     found: list[dict[str, Any]] = []
-    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _MAX_READ_BYTES)) + 1
-    for part in np.split(ids, cuts):
+    for part in media.split_by_size(dataset, ids):
         found += _read(dataset, part)
     for example, size in zip(found, sizes.tolist(), strict=True):
         example["bytes"] = size

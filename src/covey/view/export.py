@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from covey.errors import CoveyError
 from covey.schema import ClassLabel, Feature, Features, Tensor
 from covey.schema.codec import row_of
 from covey.urls import shown
+from covey.view import media
 from covey.view.messages import Query, RequestError, Response
 from covey.view.server import Handler
 from covey.view.session import Session
@@ -22,7 +23,7 @@ from covey.view.session import Session
 MAX_IDS = 100_000
 """Maximum number of examples of a file."""
 MAX_CELL = 1000
-"""Most characters of a string."""
+"""Maximum number of characters of a string."""
 MAX_BYTES = 64 << 20
 """Maximum size of a file."""
 
@@ -43,7 +44,7 @@ def export(session: Session, query: Query) -> Response:
     ids = check_ids(content.get("ids"), len(dataset))
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
-    for row in _rows(dataset, ids):
+    for row in _rows(dataset, ids, session.release_pages):
         writer.writerow(row)
         if buffer.tell() > MAX_BYTES:
             raise RequestError(f"the file is larger than {MAX_BYTES:,} bytes; select fewer", 413)
@@ -61,13 +62,17 @@ def check_ids(ids: Any, length: int) -> NDArray[np.int64]:
     return np.array(ids, np.int64)
 
 
-def _rows(dataset: Dataset, ids: NDArray[np.int64]) -> Iterator[list[Any]]:
+def _rows(
+    dataset: Dataset, ids: NDArray[np.int64], after_read: Callable[[], None]
+) -> Iterator[list[Any]]:
     names = [name for name, kind in dataset.features.items() if _is_scalar(kind)]
     names = [name for name in names if name != dataset.label]
     features = dataset.features.select(names) if names else Features({})
     yield [cell(each) for each in ("id", "class", "shard", "record", "offset", *names, "error")]
     for begin in range(0, len(ids), _READ_EXAMPLES):
-        yield from _read(dataset, features, ids[begin : begin + _READ_EXAMPLES])
+        for part in media.split_by_size(dataset, ids[begin : begin + _READ_EXAMPLES]):
+            yield from _read(dataset, features, part)
+            after_read()
 
 
 def _is_scalar(feature: Feature) -> bool:
@@ -78,6 +83,7 @@ def _is_scalar(feature: Feature) -> bool:
 
 def _read(dataset: Dataset, features: Features, ids: NDArray[np.int64]) -> list[list[Any]]:
     try:
+        media.check_size(dataset, ids)
         columns = dataset.decode(features, ids) if len(features) else {}
         rows = [row_of(columns, row) for row in range(len(ids))] if columns else [{} for _ in ids]
     except (CoveyError, OSError) as error:

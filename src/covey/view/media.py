@@ -33,6 +33,8 @@ MAX_SIDE = 2048
 """Maximum side of an image in pixels."""
 MAX_RECORD_BYTES = 256 << 20
 """Maximum size of a record that is read."""
+MAX_READ_BYTES = 16 << 20
+"""Approximate size of the records that are read together."""
 MAX_AUDIO_S = 600
 MAX_AUDIO_BYTES = 32 << 20
 """Maximum length and size of a sound; a longer one is cut."""
@@ -76,6 +78,12 @@ def check_size(dataset: Dataset, ids: NDArray[np.int64]) -> None:
     """Raise RequestError if a record is too large to be displayed."""
     if len(ids) and int(dataset.raw.lengths(ids).max()) > MAX_RECORD_BYTES:
         raise RequestError(f"the record is larger than {MAX_RECORD_BYTES:,} bytes", 413)
+
+
+def split_by_size(dataset: Dataset, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return ids in parts to be read together, whose records have about MAX_READ_BYTES."""
+    sizes = np.cumsum(dataset.raw.lengths(ids))
+    return np.split(ids, np.flatnonzero(np.diff(sizes // MAX_READ_BYTES)) + 1)
 
 
 # Images.

@@ -112,15 +112,26 @@ def check(session: Session, query: Query) -> Response:
     name = query.string("shard")
     if name in missing:
         raise RequestError("the shard is missing", 404)
-    each = next((each for each in known if name in each.files.names), None)
-    if each is None:
+    matching = [each for each in known if name in each.files.names]
+    if not matching:
         raise RequestError(f"there is no shard {name[:100]!r}", 404)
     if not _checking.acquire(timeout=CHECK_TIMEOUT_S):
         raise RequestError("another shard is being checked; try again when it is done", 429)
     try:
-        return json_response(_check(each, name, CHECK_TIMEOUT_S))
+        return json_response(_check_all(matching, name, CHECK_TIMEOUT_S))
     finally:
         _checking.release()
+
+
+def _check_all(known: Sequence[KnownShards], name: str, timeout_s: float) -> dict[str, Any]:
+    """Return the check of all shards of a name; a sum of datasets may have several."""
+    end = time.monotonic() + timeout_s
+    first, *others = (_check(each, name, end - time.monotonic()) for each in known)
+    for each in others:
+        for key in ("records", "problems", "unlisted"):
+            first[key] += each[key]
+        first["stopped"] |= each["stopped"]
+    return first
 
 
 def _check(known: KnownShards, name: str, timeout_s: float) -> dict[str, Any]:
