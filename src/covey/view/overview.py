@@ -22,9 +22,9 @@ from covey.view.server import Handler
 from covey.view.session import Session
 
 MAX_NAME = 1000
-"""Most characters of the name of a class."""
+"""Maximum number of characters of the name of a class."""
 MAX_LISTED = 20
-"""Most shards that are listed as missing."""
+"""Maximum number of shards that are listed as missing."""
 
 
 def overview(session: Session, query: Query) -> Response:

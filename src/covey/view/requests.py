@@ -34,7 +34,8 @@ _LINE = re.compile(rb"[A-Z]{1,20} [!-~]+ HTTP/1\.[01]")
 # A token, a colon, and a value without control characters except tabs.
 _HEADER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
-# Headers that decide who asks, or where the request ends. A second one may contradict the first.
+# Headers that identify the client, or decide where the request ends. A second one may contradict
+# the first.
 _SINGLE = frozenset(
     {"host", "origin", "cookie", "connection", "content-length", "expect", "sec-fetch-site"}
 )

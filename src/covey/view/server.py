@@ -1,4 +1,4 @@
-"""The HTTP server of ``covey view``: who may ask, and which function answers.
+"""The HTTP server of ``covey view``: authentication, and the function for each request.
 
 A request is answered if its Host header is an address of this server, and if it has the token: in
 the URL that is printed, then in a cookie. The files of the page are loaded at the start; no part of
@@ -55,7 +55,9 @@ _POLICY = (
 _NOTEBOOKS = "http://localhost:* http://127.0.0.1:*"
 
 _METHODS = "GET, HEAD, POST"
-_GO_ON = b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><a href="/">covey view</a>'
+_REFRESH_PAGE = (
+    b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><a href="/">covey view</a>'
+)
 
 
 def load_page() -> dict[str, Response]:
@@ -335,7 +337,7 @@ class Connection(BaseRequestHandler):
         }
         if head.headers.get("sec-fetch-site") == "cross-site":
             # The cookie is not sent after a redirect of a link in another site.
-            return Response(_GO_ON, _TYPES[".html"]), headers
+            return Response(_REFRESH_PAGE, _TYPES[".html"]), headers
         return Response(b"", "text/plain", 303), {**headers, "Location": "/"}
 
     def _send(

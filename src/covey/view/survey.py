@@ -25,7 +25,7 @@ MAX_BYTES = 64 << 20
 """Maximum size of the records of a sample."""
 SURVEY_TIMEOUT_S = 2.0
 MAX_SIZES = 200
-"""Most sizes of images that are listed: the most frequent ones."""
+"""Maximum number of image sizes that are listed: the most frequent ones."""
 
 _MAX_VALUES = 50_000
 _PARTS = 32

@@ -32,7 +32,7 @@ MAX_IMAGE_BYTES = 1_000_000
 SIDE = 112
 """Maximum side of a thumbnail in pixels."""
 MAX_CHARACTERS = 240
-"""Most characters of a string in a cell."""
+"""Maximum number of characters of a string in a cell."""
 
 _MAX_OTHERS = 2
 _MAX_OTHER_CHARACTERS = 60
@@ -156,7 +156,7 @@ class BatchSection:
 
 
 def choose_features(dataset: Any) -> list[str]:
-    """Return the features of a cell: the one that tells most, then short ones."""
+    """Return the features of a cell: the first by kind, images before all, then short ones."""
     names = [name for name in dataset.features if name != dataset.label] or list(dataset.features)
     kinds = {name: feature_kind(dataset.features[name]) for name in names}
 

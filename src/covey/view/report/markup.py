@@ -80,7 +80,7 @@ def table(
 
 
 def number_text(value: Any) -> str:
-    """Return a number for people.
+    """Return a number with separators of thousands; fractions have six digits.
 
     >>> number_text(12345), number_text(0.1234567), number_text(None)
     ('12,345', '0.123457', '-')
