@@ -102,8 +102,8 @@ class Page:
     def open(self, target: str = "#/", *, size: tuple[int, int] = DESKTOP) -> Page:
         """Load a view by its URL, and wait until it is shown."""
         self.resize(size)
-        if self.origin not in _KNOWN:
-            _KNOWN.add(self.origin)
+        if self.view.url not in _KNOWN:  # a port may be used again, a token is not
+            _KNOWN.add(self.view.url)
             self.driver.get(f"{self.view.url}{target}")  # which sets the cookie
         else:  # another query, not only another fragment: the page is loaded again
             self.driver.get(f"{self.origin}/?load={next(_LOADS)}{target}")
