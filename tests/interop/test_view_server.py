@@ -31,7 +31,7 @@ from covey.errors import DatasetError, PlanError
 from covey.view import POSTS, ROUTES, View
 from covey.view.messages import Query, RequestError, Response, json_response
 from covey.view.requests import MAX_BODY_BYTES, MAX_HEAD_BYTES, Receiver
-from covey.view.server import Server, load_page
+from covey.view.server import MAX_RUNNING, Server, load_page
 from covey.view.session import Session
 
 SOURCE = Path(covey.__file__).parent
@@ -334,6 +334,15 @@ def test_a_download_has_a_safe_name(birds):
     assert "set-cookie" not in headers
 
 
+@pytest.mark.parametrize("shown_as", ["document", "iframe"])
+def test_a_page_without_a_cookie_is_an_error_in_html(client, shown_as):
+    answer = client.get("/", Cookie=None, Sec_Fetch_Dest=shown_as)
+    assert (answer.status, answer.headers["Content-Type"]) == (403, "text/html; charset=utf-8")
+    assert b"it has a token</p>" in answer.content
+    client.connection.close()
+    assert client.get("/", Cookie=None).headers["Content-Type"] == "application/json"
+
+
 # The bytes of requests.
 
 
@@ -476,6 +485,34 @@ def test_waiting_connections_make_room_for_others(birds):
             for each in others:
                 each.close()
         assert responses(exchange(server.port, data))[0][0] == 200
+        server.shutdown()
+
+
+def test_slow_requests_do_not_delay_others(birds):
+    is_released = threading.Event()
+
+    def slow(session, query):
+        assert is_released.wait(TIMEOUT_S)
+        return Response(b"", "text/plain")
+
+    session = Session.of_path(birds)
+    routes = {"/api/slow": slow, "/api/fast": lambda session, query: Response(b"", "text/plain")}
+    with closing(Server(session, routes, slow=frozenset({"/api/slow"}))) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        lines = f"Host: localhost:{server.port}\r\nCookie: {server.cookie}={server.token}"
+
+        def status(path):
+            data = f"GET {path} HTTP/1.1\r\n{lines}\r\n\r\n".encode()
+            return responses(exchange(server.port, data))[0][0]
+
+        with ThreadPoolExecutor(2 * MAX_RUNNING) as executor:
+            waiting = [executor.submit(status, "/api/slow") for _ in range(2 * MAX_RUNNING)]
+            try:
+                assert status("/api/fast") == 200
+                assert not any(each.done() for each in waiting)
+            finally:
+                is_released.set()
+            assert {each.result() for each in waiting} == {200}
         server.shutdown()
 
 

@@ -36,6 +36,9 @@ ROUTES = {
 POSTS = frozenset({"/api/export", "/api/state"})
 """URL paths that accept POST, because their parameters are long."""
 
+SLOW = frozenset({"/api/points", "/api/neighbours", "/api/disagreements", "/api/check"})
+"""URL paths of requests that may take seconds: projections, and scans of files."""
+
 IFRAME_HEIGHT = 720
 
 
@@ -63,7 +66,7 @@ class View(ForkAware):
         self._process = os.getpid()
         self._session = session
         self._server = Server(
-            session, ROUTES, host=host, port=port, posts=POSTS, allow_frames=allow_frames
+            session, ROUTES, host=host, port=port, posts=POSTS, slow=SLOW, allow_frames=allow_frames
         )
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="covey view", daemon=True

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import html
 import ipaddress
 import os
 import re
@@ -39,6 +40,8 @@ LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 256
 MAX_RUNNING = 8
 """Maximum number of requests that are answered at the same time; each may need memory."""
+MAX_SLOW = 2
+"""The same for requests that may take seconds, so that the others do not wait for them."""
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -80,6 +83,7 @@ class Server(ThreadingTCPServer):
         host: Address to bind to.
         port: Port; 0 for any.
         posts: URL paths that accept POST; all others accept GET.
+        slow: URL paths of requests that may take seconds.
         allow_frames: Whether local pages, notebooks for instance, may embed the page.
         max_connections: Maximum number of connections; an idle one is closed for another one.
 
@@ -103,12 +107,14 @@ class Server(ThreadingTCPServer):
         host: str = LOOPBACK,
         port: int = 0,
         posts: frozenset[str] = frozenset(),
+        slow: frozenset[str] = frozenset(),
         allow_frames: bool = False,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.session = session
         self.routes = routes
         self.posts = posts
+        self.slow = slow
         self.token = secrets.token_urlsafe(32)
         self.page = load_page()
         self.policy = _POLICY.format(frames=_NOTEBOOKS if allow_frames else "'none'")
@@ -116,6 +122,7 @@ class Server(ThreadingTCPServer):
         self.host = host
         self.is_loopback = is_loopback(host)
         self.running = threading.BoundedSemaphore(MAX_RUNNING)
+        self.running_slow = threading.BoundedSemaphore(MAX_SLOW)
         self._once: set[str] = set()
         self._lock = threading.Lock()
         self._max_connections = max_connections
@@ -240,6 +247,7 @@ class Connection(BaseRequestHandler):
         while receiver is not None and not is_last:
             is_head = False
             extra: Mapping[str, str] = {}
+            head: RequestHead | None = None
             try:
                 head = receiver.head()
                 if head is None:
@@ -249,6 +257,11 @@ class Connection(BaseRequestHandler):
             except RequestError as error:
                 # Its body may not have been read.
                 is_last, response = True, _error_response(error, error.status)
+                if head is not None and head.headers.get("sec-fetch-dest") in (
+                    "document",
+                    "iframe",
+                ):
+                    response = _error_page(error)
             if response.status == 405:
                 extra = {"Allow": _METHODS}
             self._send(response, extra, is_head=is_head, is_last=is_last)
@@ -317,7 +330,7 @@ class Connection(BaseRequestHandler):
         if path in server.routes:
             if (head.method == "POST") != (path in server.posts):
                 raise RequestError(f"{head.method} is not allowed here", 405)
-            with server.running:
+            with server.running_slow if path in server.slow else server.running:
                 response = server.routes[path](server.session, Query(head.query, body))
                 server.session.release_pages()
         elif path in server.page and head.method != "POST":
@@ -371,6 +384,12 @@ def _error_response(error: BaseException, status: int) -> Response:
     message = str(error) if is_known else f"{type(error).__name__}: {error}"
     content = {"error": message[:4000], "type": type(error).__name__}
     return Response(json_response(content).body, JSON, status)
+
+
+def _error_page(error: RequestError) -> Response:
+    """Return an error for a browser that shows the response as a page."""
+    text = f"<!doctype html><title>covey view</title><p>{html.escape(str(error))}</p>"
+    return Response(text.encode(), _TYPES[".html"], error.status)
 
 
 def _report(error: BaseException | None, path: str = "") -> None:

@@ -131,7 +131,13 @@ def match_state(
     if kind == "balanced":
         _check_changes(weights, len(dataset.classes))
     found, plan = _fit(dataset, options, described)
-    loaded, batch = loader_state.load(plan, state)
+    try:
+        loaded, batch = loader_state.load(plan, state)
+    except PlanError as error:
+        if error.option in ("classes", "examples", "sum"):
+            error.allowed = error.allowed and error.allowed.replace("this loader", "this dataset")
+            error.remedy = "use loader.view() if the batches have class_list="
+        raise
     if not isinstance(loaded, BalancedPlan) or not loaded.changes:
         return found, loaded, batch, None
     for name in ("size", "sqrt"):

@@ -3,7 +3,7 @@
 import { getJson } from "./api.js";
 import { loadClasses } from "./classtable.js";
 import { display, fill, h } from "./dom.js";
-import { current, go, hash } from "./router.js";
+import { current, go, hash, replace } from "./router.js";
 import { Selection } from "./selection.js";
 
 // Each module exports `show(root, parameters, context, signal)`.
@@ -27,10 +27,13 @@ class Context {
     this.tables = new Map();
   }
 
-  /** Return the split that parameters name: an entry of `overview.splits`. */
+  /** Return the split that parameters name, by default the first: an entry of `overview.splits`. */
   split(parameters) {
-    const splits = this.overview.splits;
-    return splits.find((each) => each.name === parameters.split) ?? splits[0];
+    const { splits } = this.overview;
+    if (parameters.split === undefined) return splits[0];
+    const found = splits.find((each) => each.name === parameters.split);
+    if (!found) throw new Error(`There is no split "${parameters.split}" in this dataset.`);
+    return found;
   }
 
   /** Return the class table of a split (classtable.js); it is loaded once. */
@@ -124,6 +127,7 @@ async function start() {
     document.getElementById("title").textContent = display(overview.title, 80);
     const context = new Context(overview);
     showTabs(context);
+    if (overview.loader && !window.location.hash) replace("batches");
     window.addEventListener("hashchange", () => render(context));
     document.addEventListener("keydown", onKey);
     await render(context);

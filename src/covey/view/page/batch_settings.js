@@ -32,7 +32,9 @@ export class Settings {
     const known = [
       "plan", "step", "weights", ...RANKS, ...BALANCED, "batch_size", "remainder", ...CONTENTS, ...OTHERS,
     ].filter((name) => parameters[name]);
-    this.values = Object.fromEntries(known.map((name) => [name, parameters[name]]));
+    // The batches of a loader are shown as it returns them, unless the URL says otherwise.
+    const defaults = this.loader ? { x: "1" } : {};
+    this.values = { ...defaults, ...Object.fromEntries(known.map((name) => [name, parameters[name]])) };
   }
 
   /** Return a setting as a string; empty if it has its default. */
@@ -42,7 +44,8 @@ export class Settings {
 
   /** Change a setting; an empty value restores its default. */
   set(name, value) {
-    if (value === "" || value === null || value === undefined || value === false) delete this.values[name];
+    if (name === "x" && this.loader) this.values.x = value ? "1" : "0";
+    else if (value === "" || value === null || value === undefined || value === false) delete this.values[name];
     else this.values[name] = value === true ? "1" : String(value);
   }
 

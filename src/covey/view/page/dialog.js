@@ -78,7 +78,6 @@ function details(context, split, example) {
     example.record !== undefined && ["Record in the shard", formatNumber(example.record)],
     example.offset !== undefined && ["Offset", `${formatNumber(example.offset)} bytes`],
     example.bytes !== undefined && example.bytes !== null && ["Size", formatBytes(example.bytes)],
-    (example.key ?? null) !== null && ["Key", h("span", { class: "mono" }, display(example.key, 500))],
   ].filter(Boolean);
   const names = Object.keys(example.values ?? {});
   return [
