@@ -49,6 +49,15 @@ def test_hostile_names_on_every_page(visit, name):
     assert max(map(len, page.texts("main a, main button"))) < len(max(HOSTILE, key=len))
 
 
+@pytest.mark.parametrize("name", ["overview", "classes", "examples", "batches"])
+def test_empty_names_on_every_page(visit, name):
+    """A link or a button has a name, also if that of its class is empty."""
+    page = visit("nameless", f"#/{name}")
+    page.settle(3)
+    page.see("(empty)")
+    assert page.violations() == []
+
+
 def test_a_narrow_window(visit):
     """All controls are within the window, and can be used."""
     page = visit("birds", "#/examples", size=PHONE)

@@ -110,6 +110,16 @@ def write_hostile(path: Path) -> Path:
     return path
 
 
+def write_nameless(path: Path) -> Path:
+    """Write class names that are empty or white space, which only a label of strings can have."""
+    species = ("", "  ", "owl")
+    examples = [{"x": number, "species": species[number % 3]} for number in range(30)]
+    features: dict[str, Any] = {"x": "int64", "species": "str"}
+    options: dict[str, Any] = {"label": "species", "features": features, "shuffle": False}
+    covey.write(examples, path, split="train", progress=False, **options)
+    return path
+
+
 def write_corrupt(birds: Path, path: Path) -> Path:
     """Copy a dataset, and change a byte in the middle of record 3 of train."""
     shutil.copytree(birds, path)

@@ -5,7 +5,7 @@ import { errorBox } from "./app.js";
 import { sparkline } from "./charts.js";
 import { exampleCard } from "./cells.js";
 import { openExample } from "./dialog.js";
-import { countOf, display, fill, formatNumber, h } from "./dom.js";
+import { className, countOf, display, fill, formatNumber, h } from "./dom.js";
 import { hash } from "./router.js";
 import { showModal } from "./selection.js";
 import { examplesOf } from "./store.js";
@@ -86,7 +86,7 @@ export class BatchRows {
   label({ id, name }) {
     if (id === null) return null;
     const href = hash("classes", { split: this.settings.split.name, class: id });
-    return h("div", { class: "batch-class" }, h("a", { href, title: display(name, 200) }, display(name, 60)),
+    return h("div", { class: "batch-class" }, h("a", { href, title: className(name, 200) }, className(name, 60)),
       String(name) !== String(id) && h("span", { class: "muted small" }, `class ${id}`));
   }
 

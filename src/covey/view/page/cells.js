@@ -5,7 +5,7 @@
 
 import { url } from "./api.js";
 import { sparkline } from "./charts.js";
-import { countOf, display, formatBytes, formatNumber, h } from "./dom.js";
+import { className as shownName, countOf, display, formatBytes, formatNumber, h } from "./dom.js";
 import { hash } from "./router.js";
 import { plotValues } from "./store.js";
 
@@ -44,7 +44,7 @@ export function describe(summary) {
   const kind = kindOf(summary);
   if (kind === "string") return display(stringOf(summary), 200);
   if (kind === "number") return formatNumber(summary);
-  if (kind === "class") return display(summary.name, 200);
+  if (kind === "class") return shownName(summary.name, 200);
   if (kind === "bytes") return `${countOf(summary.bytes, "byte")} ${display(summary.start ?? "", 60)}`;
   if (summary.kind === "image") {
     if (!summary.format) return `image of unknown format, ${formatBytes(summary.bytes)}`;
@@ -82,7 +82,7 @@ export function valueElement(context, split, example, name, { size = 128, isLarg
   if (kind === "class") {
     const isLabel = name === context.overview.label;
     const href = isLabel ? hash("classes", { split, class: summary.id }) : null;
-    return h(isLabel ? "a" : "span", { href }, display(summary.name));
+    return h(isLabel ? "a" : "span", { href }, shownName(summary.name));
   }
   if (["array", "ragged", "sparse"].includes(kind)) return arrayElement(split, example.id, name, summary, isLarge);
   return h("span", { class: kind === "number" ? "value-number" : "mono" }, describe(summary));
@@ -174,7 +174,7 @@ function arrayElement(split, id, feature, summary, isLarge) {
 
 /** Return the name of the class of an example, or null. */
 export function className(example) {
-  return example.class ? display(example.class.name, 80) : null;
+  return example.class ? shownName(example.class.name, 80) : null;
 }
 
 /** Return the error of an example without the path of its shard. */

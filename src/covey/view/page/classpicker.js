@@ -1,6 +1,6 @@
 // A field that finds a class by its name or id: a combobox with the first matches.
 
-import { countOf, display, fill, h } from "./dom.js";
+import { className, countOf, fill, h } from "./dom.js";
 
 const MAX_MATCHES = 30;
 let fields = 0;
@@ -25,7 +25,7 @@ export function classPicker(table, chosen, onchange) {
 
   function nameOf(id) {
     const position = id === null ? -1 : table.position(id);
-    return position < 0 ? (id === null ? "" : `class ${id}`) : display(table.name(position), 80);
+    return position < 0 ? (id === null ? "" : `class ${id}`) : className(table.name(position), 80);
   }
 
   function choose(id) {
@@ -61,7 +61,7 @@ export function classPicker(table, chosen, onchange) {
         event.preventDefault(); // the input keeps the focus
         choose(table.ids[position]);
       } },
-      h("span", { class: "picker-name" }, display(table.name(position), 80)),
+      h("span", { class: "picker-name" }, className(table.name(position), 80)),
       h("span", { class: "muted" }, countOf(table.counts[position], "example")),
     );
   }

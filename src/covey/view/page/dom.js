@@ -73,6 +73,11 @@ export function display(text, limit = 200) {
   return short.replace(CONTROL, (each) => `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
+/** Return a class name for display; an empty one would be a link or a button without a name. */
+export function className(name, limit = 200) {
+  return String(name).trim() === "" ? "(empty)" : display(name, limit);
+}
+
 /** Return a function that calls `action` once, `wait` ms after the last call. */
 export function debounce(action, wait) {
   let timer = 0;

@@ -2,7 +2,7 @@
 
 import { getColumns } from "./api.js";
 import { classPicker } from "./classpicker.js";
-import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
+import { className, countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
 import { DisagreementScan, ConfusionPanel, DisagreementPanel } from "./embeddings_labels.js";
 import { DEFAULT_NEIGHBOURS, ExamplesPanel, NeighboursPanel } from "./embeddings_panels.js";
 import { replace } from "./router.js";
@@ -86,13 +86,13 @@ class EmbeddingsView {
   /** The text alternative of the cloud. */
   summary() {
     const { table, hasLabel, points } = this;
-    const largest = hasLabel ? [...table.bySize().subarray(0, 3)].map((each) => display(table.name(each), 40)) : [];
+    const largest = hasLabel ? [...table.bySize().subarray(0, 3)].map((each) => className(table.name(each), 40)) : [];
     const classes = `coloured by ${countOf(table.length, "class", "classes")}; the largest: ${largest.join(", ")}`;
     return `Point cloud of ${countOf(points.x.length, "example")}${hasLabel ? `, ${classes}` : ""}`;
   }
 
   className(position) {
-    return position === NO_CLASS || position === null ? "no class" : display(this.table.name(position), 60);
+    return position === NO_CLASS || position === null ? "no class" : className(this.table.name(position), 60);
   }
 
   describePoint(index) {
@@ -260,7 +260,7 @@ class EmbeddingsView {
         onclick: () => this.highlight(position === chosen ? null : position) },
       h("span", { class: "chip-mark", "aria-hidden": "true",
         style: { color: classColour(position, table.length, style) } }, SHAPES[position % 4]),
-      h("span", { class: "chip-name" }, display(table.name(position), 40)),
+      h("span", { class: "chip-name" }, className(table.name(position), 40)),
       h("span", { class: "muted" }, formatNumber(table.counts[position])),
     )), others > 0 && h("span", { class: "muted" }, `and ${countOf(others, "other class", "other classes")}`));
     this.legend.querySelector(`[data-position="${focused}"]`)?.focus();
