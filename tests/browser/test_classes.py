@@ -1,5 +1,6 @@
 """The classes: a list with search and order, and the page of one class."""
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 from view_data import HOSTILE, SPECIES
 
@@ -46,6 +47,20 @@ def test_a_class(visit):
 
 def test_a_class_that_does_not_exist(visit):
     visit("birds", "#/classes?class=77").see("There is no class 77 in this split.")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("class=owl", "There is no class owl in this split."),
+        ("split=nope", 'There is no split "nope" in this dataset.'),
+        ("order=toString", "must be one of id, name, most, fewest."),
+    ],
+)
+def test_invalid_parameters_of_the_url(visit, parameters, message):
+    page = visit("birds", f"#/classes?{parameters}")
+    page.see(message, "[role=alert]")
+    assert not page.all(".class-row")
 
 
 def test_strips_open_the_example(visit):
@@ -114,6 +129,13 @@ def test_hostile_names(visit):
     for row in range(len(HOSTILE)):
         page.go(f"#/classes?class={row}").see("5 examples")
     assert page.overflow() <= 0
+
+
+def test_empty_names(visit):
+    page = visit("nameless", "#/classes")
+    page.wait(lambda: sorted(names(page)) == ["(empty)", "(empty)", "owl"])
+    page.button("(empty)", ".class-row").click()
+    page.wait(lambda: page.text(".class-title") == "(empty)")
 
 
 def test_an_empty_split(visit):

@@ -129,6 +129,26 @@ def test_a_value_that_is_not_a_number(visit):
     assert page.all("[role=alert]")
 
 
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("feature=zzz&op=equals&value=1", 'The feature in the URL is "zzz"; must be one of'),
+        ("feature=photo&value=1", 'The feature in the URL is "photo"; must be one of'),
+        ("feature=eggs&op=is&value=1", 'The op in the URL is "is"; must be one of equals,'),
+        ("order=up", "must be one of id, largest, smallest."),
+        ("show=zzz", 'The show in the URL is "zzz"; must be one of photo,'),
+        ("class=owl", "There is no class owl in this split."),
+        ("class=99", "There is no class 99 in this split."),
+        ("split=nope", 'There is no split "nope" in this dataset.'),
+    ],
+)
+def test_invalid_parameters_of_the_url(visit, parameters, message):
+    """An error, instead of the examples of another filter."""
+    page = visit("birds", f"#/examples?{parameters}")
+    page.see(message, "[role=alert]")
+    assert ids(page) == []
+
+
 def test_order_by_size(visit, data):
     import covey
 

@@ -4,12 +4,12 @@ import { getJson } from "./api.js";
 import { errorBox } from "./app.js";
 import { kindOf, mainFeature, valueElement } from "./cells.js";
 import { openExample } from "./dialog.js";
-import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
+import { className, countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
 import { choice, splitChoice } from "./examples.js";
 import { DEFAULT_SIZE, Gallery, MAX_SELECTED, openFromUrl, sizeOf, zoomControl } from "./gallery.js";
 import { VirtualGrid } from "./grid.js";
 import { findIds } from "./ids.js";
-import { hash, replace } from "./router.js";
+import { choiceOf, hash, replace } from "./router.js";
 import { examplesOf } from "./store.js";
 
 const ORDERS = { id: "id", name: "name", most: "most examples", fewest: "fewest examples" };
@@ -36,12 +36,12 @@ export async function show(root, parameters, context, signal) {
   root.classList.add("view-fixed");
   const table = await context.classes(split.name);
   if (signal.aborted) return;
-  if (/^-?\d+$/.test(parameters.class ?? "")) showClass(root, parameters, context, signal, split, table);
+  if (parameters.class !== undefined) showClass(root, parameters, context, signal, split, table);
   else showList(root, parameters, context, signal, split, table, splits);
 }
 
 function showList(root, parameters, context, signal, split, table, splits) {
-  const state = { query: parameters.query ?? "", order: parameters.order in ORDERS ? parameters.order : "id" };
+  const state = { query: parameters.query ?? "", order: choiceOf(parameters, "order", Object.keys(ORDERS)) };
   const status = h("p", { class: "muted", role: "status", dataset: { status: "" } });
   const scroller = h("div", { class: "class-list" });
   const strips = new Strips(context, split.name, signal);
@@ -110,8 +110,8 @@ function classRow(split, table, position, most, strips) {
     "div",
     { class: "class-row", dataset: { class: id } },
     h("div", { class: "class-facts" },
-      h("a", { href: hash("classes", { split, class: id }), dataset: { focus: "" }, title: display(name, 500) },
-        display(name, 120)),
+      h("a", { href: hash("classes", { split, class: id }), dataset: { focus: "" }, title: className(name, 500) },
+        className(name, 120)),
       h("span", { class: "muted" }, countOf(count, "example"), name === String(id) ? "" : ` · id ${id}`), bar),
     strips.element(id),
   );
@@ -193,10 +193,10 @@ class Strips {
 }
 
 function showClass(root, parameters, context, signal, split, table) {
-  const id = Number(parameters.class);
+  const id = /^-?\d+$/.test(parameters.class) ? Number(parameters.class) : NaN;
   const position = table.position(id);
   const back = h("a", { href: hash("classes", { split: split.name }) }, "All classes");
-  if (position < 0) return void fill(root, back, errorBox(`There is no class ${id} in this split.`));
+  if (position < 0) return void fill(root, back, errorBox(`There is no class ${parameters.class} in this split.`));
   const name = table.name(position);
   const state = { size: sizeOf(parameters), example: null };
   const keep = () => {
@@ -206,7 +206,7 @@ function showClass(root, parameters, context, signal, split, table) {
     replace("classes", { split: shown, class: id, size, example: state.example });
   };
   const gallery = new Gallery(context, split.name, {
-    size: state.size, signal, hasClass: false, label: `Examples of ${display(name, 80)}`,
+    size: state.size, signal, hasClass: false, label: `Examples of ${className(name, 80)}`,
     onshow: (example) => {
       state.example = example;
       keep();
@@ -226,7 +226,7 @@ function showClass(root, parameters, context, signal, split, table) {
     root,
     h("nav", { class: "controls", "aria-label": "Classes" }, back, near(-1, "Previous class"), near(1, "Next class")),
     h("div", { class: "controls gallery-tools" },
-      h("h2", { class: "class-title", title: display(name, 1000) }, display(name, 300)),
+      h("h2", { class: "class-title", title: className(name, 1000) }, className(name, 300)),
       h("span", { class: "muted" }, `${countOf(table.counts[position], "example")} · id ${id}`),
       h("span", { class: "spring" }),
       h("a", { href: hash("examples", { split: split.name, class: id }) }, "Filter these"),

@@ -5,7 +5,7 @@ import { classPicker } from "./classpicker.js";
 import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
 import { DEFAULT_SIZE, Gallery, MAX_SELECTED, openFromUrl, sizeOf, zoomControl } from "./gallery.js";
 import { AllIds, findIds } from "./ids.js";
-import { replace } from "./router.js";
+import { choiceOf, replace } from "./router.js";
 
 const OPERATORS = {
   contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN",
@@ -63,18 +63,21 @@ export async function show(root, parameters, context, signal) {
   const searched = features.filter(({ operators }) => operators.length > 0);
   const initial = searched.find(({ kind }) => kind === "string") ?? searched[0];
   const state = {
-    class: /^-?\d+$/.test(parameters.class ?? "") ? Number(parameters.class) : null,
-    feature: searched.some(({ name }) => name === parameters.feature) ? parameters.feature : initial?.name ?? null,
+    class: parameters.class === undefined ? null : Number(parameters.class),
+    feature: choiceOf(parameters, "feature", searched.map(({ name }) => name), initial?.name ?? null),
     op: parameters.op,
     value: parameters.value ?? "",
-    order: parameters.order in ORDERS ? parameters.order : "id",
-    show: features.some(({ name }) => name === parameters.show) ? parameters.show : "",
+    order: choiceOf(parameters, "order", Object.keys(ORDERS)),
+    show: choiceOf(parameters, "show", features.map(({ name }) => name), ""),
     size: sizeOf(parameters),
     example: null,
   };
+  choiceOf(parameters, "op", searched.find(({ name }) => name === state.feature)?.operators ?? []);
+  if (state.class !== null && (split.classes === null || !/^-?\d+$/.test(parameters.class))) {
+    throw new Error(`There is no class ${parameters.class} in this split.`);
+  }
   const table = split.classes === null ? null : await context.classes(split.name);
   if (signal.aborted) return;
-  if (!table) state.class = null;
 
   const status = h("p", { class: "muted", role: "status", dataset: { status: "" } });
   const scanning = h("button", { type: "button", dataset: { action: "scan" }, hidden: true, onclick: () => resume() });

@@ -25,3 +25,12 @@ export function go(view, parameters) {
 export function replace(view, parameters) {
   window.history.replaceState(null, "", hash(view, parameters));
 }
+
+/** Return a parameter of the URL that must be one of some values; `initial` if the URL does not have it. */
+export function choiceOf(parameters, name, allowed, initial = allowed[0]) {
+  const value = parameters[name];
+  if (value === undefined) return initial;
+  if (allowed.includes(value)) return value;
+  const values = allowed.length ? `must be one of ${allowed.join(", ")}` : "there is none";
+  throw new Error(`The ${name} in the URL is "${value.slice(0, 80)}"; ${values}.`);
+}
