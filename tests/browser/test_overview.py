@@ -96,6 +96,15 @@ def test_a_corrupt_record_is_reported(visit):
     page.see("record 3, byte")
 
 
+def test_the_splits_are_not_cut(visit):
+    page = visit("birds")
+    script = """
+        const table = document.querySelector("[aria-label=Splits]");
+        return table.scrollWidth - table.clientWidth;
+    """
+    assert page.run(script) <= 0
+
+
 def test_an_empty_dataset(visit):
     page = visit("empty")
     page.see("The split has no examples.")

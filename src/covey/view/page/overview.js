@@ -3,7 +3,7 @@
 import { getJson } from "./api.js";
 import { errorBox } from "./app.js";
 import { barChart } from "./charts.js";
-import { countOf, display, fill, formatBytes, formatNumber, h } from "./dom.js";
+import { className, countOf, display, fill, formatBytes, formatNumber, h } from "./dom.js";
 import { splitChoice } from "./examples.js";
 import { go, hash, replace } from "./router.js";
 import { dataTable, shardsPanel } from "./shards.js";
@@ -73,7 +73,7 @@ function splitsPanel(context) {
     number(each.bytes, formatBytes),
     number(each.shards),
     h("td", {}, each.compression || "none"),
-    h("td", {}, health(each)),
+    h("td", { class: "split-state" }, health(each)),
   ));
   const heads = ["Split", "Examples", "Classes", "Size", "Shards", "Compression", "State"];
   const table = dataTable("Splits", heads, h("tbody", {}, rows), heads.slice(1, 5));
@@ -112,7 +112,7 @@ async function labelsPanel(context, split, state, keep) {
   if (!table.length) return h("p", { class: "muted" }, "The split has no examples.");
   const order = table.bySize();
   const values = Float64Array.from(order, (position) => table.counts[position]);
-  const name = (index) => display(table.name(order[index]), 80);
+  const name = (index) => className(table.name(order[index]), 80);
   const total = values.reduce((sum, each) => sum + each, 0);
   const last = values.length - 1;
   const summary = `${countOf(table.length, "class", "classes")}, ${countOf(total, "example")}. `
