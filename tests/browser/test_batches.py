@@ -1,6 +1,7 @@
 """The batches: any step, as the loader returns it; ranks, coverage, search and states."""
 
 import json
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -84,7 +85,12 @@ def test_a_step_that_is_not_valid(visit, ds):
     page = visit("birds", "#/batches")
     set_field(page, "step", "-3")
     page.wait(lambda: page.one("input[name=step]").get_attribute("aria-invalid") == "true")
+    page.see("must be an integer from 0", ".batch-bar")
     wait_rows(page, batch(ds, 0))
+    set_field(page, "step", "3")
+    wait_rows(page, batch(ds, 3))
+    assert "must be" not in page.text(".batch-bar")
+    page.go("#/batches?step=-3").see("The step in the URL must be", "[role=alert]")
 
 
 def test_the_slider_at_a_large_step(visit, ds):
@@ -200,6 +206,46 @@ def test_images_of_different_sizes(visit):
     page.wait(lambda: len(page.all(".batch-cell img")) == 24)
 
 
+def test_ragged_values(visit, ds):
+    page = visit("birds", "#/batches?x=1&select=notes")
+    page.wait(lambda: len(page.all(".batch-parts")) == 24)
+    rows = [ds[each]["notes"] for each in flat(batch(ds, 0))]
+    texts = page.texts(".batch-parts")
+    assert [each.count("[") - 1 for each in texts] == [len(each) for each in rows]
+    page.see("notes: ragged float32, ")
+
+
+def test_visits_are_those_of_the_coverage(visit):
+    """A setting that changes while the coverage loads does not mix with the step before."""
+    page = visit("birds", "#/batches?step=50")
+    page.see("Before step 50:")
+    page.settle()
+    page.run("""
+        const ask = window.fetch;
+        window.held = {};
+        window.fetch = async (url, options) => {
+          const response = await ask(url, options);
+          const name = /api\\/(coverage|batch)\\?/.exec(url)?.[1];
+          if (name in window.held) await new Promise((resolve) => { window.held[name] = resolve; });
+          return response;
+        };
+        window.held.coverage = null;
+    """)
+    page.requests()
+    set_field(page, "classes_per_batch", 2)
+    page.wait(lambda: page.run("return window.held.coverage !== null"))
+    page.run("window.held.batch = null")
+    set_field(page, "classes_per_batch", 3)
+    page.wait(lambda: page.run("return window.held.batch !== null"))
+    page.run("window.held.coverage(); delete window.held.coverage")
+    page.see("Before step 50:")
+    page.settle()
+    asked = [dict(parse_qsl(urlsplit(url).query)) for url in page.requests() if "/visits" in url]
+    assert [(each["classes_per_batch"], each["step"]) for each in asked] == [("2", "50")]
+    page.run("window.held.batch()")
+    page.wait(lambda: any("/visits" in each for each in page.requests()))
+
+
 def test_coverage(visit, ds):
     page = visit("birds", "#/batches?step=3")
     wait_rows(page, batch(ds, 3))
@@ -246,15 +292,19 @@ def test_the_state_of_a_run(visit, ds):
 
 
 def test_a_loader(visit, data):
-    """The plan, the step and the options are those of the loader."""
-    page = visit("loader", "#/batches")
+    """The plan, the step and the options are those of the loader, whose batches are shown first."""
+    page = visit("loader", "")
+    page.wait(lambda: len(page.all(".batch-parts canvas")) == 6)
+    assert "seed=9" in page.text("main")
+    assert not page.all("input[name=seed]")
+    page.click("input[name=x]")
     with covey.open(data("birds"), split="train") as ds:
         expected = batch(ds, 17, 3, 2, seed=9)
     wait_rows(page, expected)
-    assert "seed=9" in page.text("main")
-    page.click("input[name=x]")
-    page.wait(lambda: len(page.all(".batch-parts canvas")) == 6)
-    assert not page.all("input[name=seed]")
+    assert not page.all(".batch-parts canvas")
+    page.driver.refresh()
+    wait_rows(page, expected)
+    assert not page.all(".batch-parts canvas")
 
 
 def test_a_corrupt_record(visit, ds):
@@ -272,7 +322,10 @@ def test_a_million_classes(visit):
     page.see("Before step 1,000,000,000,000:")
 
 
-def test_an_empty_split(visit):
-    page = visit("birds", "#/batches?split=empty")
-    page.allowed_errors.append("400 (Bad Request)")
-    page.wait(lambda: page.all("[role=alert]") or "no " in page.text("main"))
+def test_an_empty_split(visit, ds):
+    page = visit("birds", "#/batches?split=test")
+    page.set("select[name=split]", "empty")
+    page.see("The split has no examples.")
+    assert page.text().count("no examples") == 1
+    page.set("select[name=split]", "train")
+    wait_rows(page, batch(ds, 0))

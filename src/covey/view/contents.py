@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._html import as_pixels, columns_of, describe, encode_png, find_picture_size
+from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.errors import CoveyError, FeatureError, PlanError
 from covey.loader.batch import BatchFormat
 from covey.loader.options import LoadOptions
@@ -44,6 +45,7 @@ _MAX_CHUNK_ROWS = 32
 _UNKNOWN_PIXELS = 1 << 20
 _MAX_TEXT = 400
 _MAX_ERROR = 2000
+_SHOWN_VALUES = 6
 _CROPS = ("squash", "center", "random")
 
 # Batches that are built at the same time.
@@ -227,20 +229,32 @@ class _Part:
             self.kind = str(value.dtype)
             is_same = self.shape in (None, value.shape)
             self.shape = value.shape if is_same else ()
-            if value.dtype.kind in "iuf" and value.size:
-                self.low = min(self.low, float(np.fmin.reduce(value, None)))
-                self.high = max(self.high, float(np.fmax.reduce(value, None)))
+            self._add_range(value)
+        elif isinstance(value, (RaggedArray, SparseArray)):
+            stored = value.values
+            while isinstance(stored, RaggedArray):
+                stored = stored.values
+            is_text = isinstance(stored, StringArray)
+            layout = "ragged" if isinstance(value, RaggedArray) else "sparse"
+            self.kind = f"{layout} {'strings' if is_text else stored.dtype}"
+            if not is_text:
+                self._add_range(stored)
         pixels = as_pixels(value) if self.is_image else None
         if pixels is not None:
             self.pixels.append(resize(pixels, MAX_THUMBNAIL_SIDE))
             return
         self.skip()
         if not self.is_image:
-            self.texts[-1] = describe(value)[:_MAX_TEXT]
+            self.texts[-1] = _describe(value)[:_MAX_TEXT]
             if isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.size > 1:
                 flat = value.reshape(-1)
                 step = -(-len(flat) // MAX_PLOTTED)
                 self.plots[-1] = flat[::step].astype(np.float32)
+
+    def _add_range(self, values: NDArray[Any]) -> None:
+        if values.dtype.kind in "iuf" and values.size:
+            self.low = min(self.low, float(np.fmin.reduce(values, None)))
+            self.high = max(self.high, float(np.fmax.reduce(values, None)))
 
     def skip(self) -> None:
         """Add a row without a value."""
@@ -348,6 +362,32 @@ def _values(session: Session, query: Query) -> Response:
         columns.arrays |= part.arrays(number)
     response = columns.response()
     return Response(response.body, response.content_type, is_fixed=is_fixed)
+
+
+def _describe(value: Any) -> str:
+    """Return a short description of the value of a row: the first values, if it is not dense."""
+    if isinstance(value, RaggedArray):
+        rows = [_describe_row(row) for row in value[:_SHOWN_VALUES]]
+        return f"[{', '.join(rows)}{', ...' if len(value) > len(rows) else ''}]"
+    if isinstance(value, SparseArray):
+        indices, values = value.indices[:_SHOWN_VALUES], value.values[:_SHOWN_VALUES]
+        pairs = zip(indices.tolist(), values.tolist(), strict=True)
+        entries = [f"{index} {each}" for index, each in pairs]
+        return f"{', '.join(entries)}{', ...' if len(value.values) > len(entries) else ''}"
+    return describe(value)
+
+
+def _describe_row(row: Any) -> str:
+    if isinstance(row, RaggedArray):
+        return _describe(row)
+    text = np.array2string(
+        row,
+        threshold=_SHOWN_VALUES,
+        edgeitems=_SHOWN_VALUES // 2,
+        separator=", ",
+        formatter={"float_kind": "{:.4g}".format, "int_kind": str},
+    )
+    return " ".join(text.split())  # without line breaks
 
 
 def _row(value: Any) -> Any:

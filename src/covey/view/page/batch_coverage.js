@@ -6,7 +6,7 @@ import { errorBox } from "./app.js";
 import { lineChart } from "./charts.js";
 import { exampleCard } from "./cells.js";
 import { openExample } from "./dialog.js";
-import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
+import { className, countOf, debounce, fill, formatNumber, h } from "./dom.js";
 import { VirtualGrid } from "./grid.js";
 import { choice } from "./examples.js";
 import { replace } from "./router.js";
@@ -50,11 +50,12 @@ export class CoveragePanel {
     this.running = new AbortController();
     const { signal } = this.running;
     const { step } = this.batch;
+    const plan = { ...this.settings.plan, step }; // fields may change the settings during a request
     try {
-      const { values, arrays } = await getColumns("coverage", { ...this.settings.plan, step }, signal);
+      const { values, arrays } = await getColumns("coverage", plan, signal);
       fill(this.problem);
       this.show(values, arrays, step);
-      await this.classes.load(step, values.at.classes !== null, signal);
+      await this.classes.load(plan, values.at.classes !== null, signal);
     } catch (error) {
       if (!signal.aborted) fill(this.problem, errorBox(error));
     }
@@ -103,15 +104,15 @@ class ClassVisits {
     this.positions = [];
   }
 
-  /** Load the visits before a step. */
-  async load(step, isBalanced, signal) {
+  /** Load the visits before a step; `plan` has the parameters of requests with the step. */
+  async load(plan, isBalanced, signal) {
     this.element.hidden = !isBalanced;
     if (!isBalanced) return;
     const { split } = this.settings;
     const [table, { values, arrays }] = await Promise.all([
-      this.context.classes(split.name), getColumns("visits", { ...this.settings.plan, step }, signal)]);
+      this.context.classes(split.name), getColumns("visits", plan, signal)]);
     if (signal.aborted) return;
-    Object.assign(this, { table, step, values, visits: arrays.visits, of: arrays.of ?? null });
+    Object.assign(this, { table, plan, values, visits: arrays.visits, of: arrays.of ?? null });
     const left = values.classes - values.seen;
     this.summary.textContent = `${countOf(values.seen, "class", "classes")} seen, ${formatNumber(left)} not yet. `
       + "For each class: visits, and examples seen.";
@@ -143,7 +144,7 @@ class ClassVisits {
       h("button", {
         type: "button", dataset: { focus: "", class: id }, onclick: () => this.choose(id),
         "aria-pressed": String(this.settings.get("class") === String(id)),
-      }, display(table.name(position), 60)),
+      }, className(table.name(position), 60)),
       h("span", { class: "muted" }, of === 0 ? "not drawn from" : countOf(visits[position], "visit")),
       h("span", { class: "batch-share" }, of > 0 && `${formatNumber(seen)} of ${formatNumber(of)}`));
   }
@@ -161,11 +162,11 @@ class ClassVisits {
   async showSeen(signal, limit = SEEN_PER_PAGE) {
     const id = this.settings.get("class");
     if (id === "") return void fill(this.seen);
-    const parameters = { ...this.settings.plan, step: this.step, class: id, limit: Math.min(1000, limit) };
-    const found = await getJson("seen", parameters, signal);
-    if (signal.aborted || this.settings.get("class") !== id) return;
+    const { plan } = this;
+    const found = await getJson("seen", { ...plan, class: id, limit: Math.min(1000, limit) }, signal);
+    if (signal.aborted || this.plan !== plan || this.settings.get("class") !== id) return;
     const position = this.table.position(Number(id));
-    const name = position < 0 ? id : display(this.table.name(position), 80);
+    const name = position < 0 ? id : className(this.table.name(position), 80);
     const split = this.settings.split.name;
     const cards = found.ids.map((each) => {
       const cell = h("div", { class: "batch-cell", dataset: { id: each } });

@@ -11,6 +11,7 @@ import { debounce, display, fill, formatNumber, h } from "./dom.js";
 import { zoomControl } from "./gallery.js";
 import { replace } from "./router.js";
 
+const INVALID_STEP = "must be an integer from 0 to 2^53 - 1, such as 1200, 1e12 or 10^12";
 const NARROW = "(max-width: 640px)";
 
 /** Return the step that a text names: 1200, 1,200, 1e12 or 10^12; null if it is not a step. */
@@ -31,6 +32,7 @@ export async function show(root, parameters, context, signal) {
   const heading = h("h2", { class: "visually-hidden" }, "Batches");
   if (!split) return void fill(root, heading, h("p", { class: "muted" }, "The dataset has no splits."));
   const settings = new Settings(parameters, context, split);
+  if (parameters.step && parseStep(parameters.step) === null) throw new Error(`The step in the URL ${INVALID_STEP}.`);
   let step = parseStep(settings.get("step")) ?? Number(context.overview.loader?.step ?? 0);
   let batch = null;
   let loading = new AbortController();
@@ -114,9 +116,10 @@ export async function show(root, parameters, context, signal) {
     if (!signal.aborted) context.announce(`Step ${shown.step}, epoch ${shown.epoch}`);
   }, 400);
 
-  if (split.error) {
+  if (split.error || split.records === 0) {
     const [splits] = planFields(settings, onplan);
-    return void fill(root, heading, h("div", { class: "controls" }, splits), errorBox(split.error));
+    const text = split.error ? errorBox(split.error) : h("p", { class: "muted" }, "The split has no examples.");
+    return void fill(root, heading, h("div", { class: "controls" }, splits), text);
   }
   fillFields();
   const isOpen = !matchMedia(NARROW).matches;
@@ -151,10 +154,11 @@ export async function show(root, parameters, context, signal) {
 function stepBar(onchange) {
   const number = h("input", {
     type: "text", inputmode: "numeric", name: "step", class: "batch-step", autocomplete: "off", maxlength: 24,
-    title: "A step: 1200, 1e12 or 10^12",
+    title: "A step: 1200, 1e12 or 10^12", "aria-describedby": "batch-step-problem",
     onchange: () => {
       const value = parseStep(number.value);
       number.setAttribute("aria-invalid", String(value === null));
+      problem.textContent = value === null ? INVALID_STEP : "";
       if (value !== null) onchange(value);
     },
     onkeydown: (event) => {
@@ -163,6 +167,7 @@ function stepBar(onchange) {
       onchange((parseStep(number.value) ?? 0) + (event.key === "ArrowUp" ? 1 : -1));
     },
   });
+  const problem = h("span", { class: "bad batch-step-problem", id: "batch-step-problem", role: "alert" });
   const slider = h("input", {
     type: "range", name: "step-slider", class: "batch-slider", min: 0, max: 0, step: 1, value: 0,
     "aria-label": "Step within the epoch", oninput: () => onchange(Number(slider.value)),
@@ -179,7 +184,7 @@ function stepBar(onchange) {
       button("−1", "Previous step", () => -1, "ArrowLeft"), button("+1", "Next step", () => 1, "ArrowRight")),
     h("div", { class: "button-group" },
       button("−epoch", "One epoch back", () => -perEpoch), button("+epoch", "One epoch ahead", () => perEpoch)),
-    slider, about);
+    problem, slider, about);
 
   return {
     element,
@@ -187,6 +192,7 @@ function stepBar(onchange) {
       now = step;
       number.value = String(step);
       number.setAttribute("aria-invalid", "false");
+      problem.textContent = "";
     },
     update({ step, epoch, steps_per_epoch: length }) {
       perEpoch = Math.max(1, Number(length));
