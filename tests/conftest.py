@@ -8,6 +8,9 @@ import pytest
 from loaded import make
 from written import as_items
 
+# They have no doctests, and --doctest-modules would import both as the module `conftest`.
+collect_ignore = ["conftest.py", "browser/conftest.py"]
+
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):

@@ -55,7 +55,7 @@ def test_points_are_drawn(visit):
     assert len(page.all(".cloud-legend button")) == 6
     # Pixels at a point have the colour of its class; the other theme has other colours.
     page.click("#theme")
-    assert pixels(page) != found
+    page.wait(lambda: pixels(page) != found)
 
 
 def test_lasso(visit):
@@ -122,7 +122,7 @@ def test_a_class_is_highlighted(visit):
     before = pixels(page)
     page.click(".cloud-legend button[data-position='2']")
     page.wait(lambda: "class=2" in page.hash)
-    assert pixels(page) != before
+    page.wait(lambda: pixels(page) != before)
     again = visit("birds", page.hash)
     chosen = again.one(".cloud-legend button[aria-pressed=true]")
     assert "robin" in chosen.text

@@ -24,7 +24,6 @@ def test_the_label_distribution(visit):
     page = visit("birds")
     page.see("6 classes, 120 examples")
     chart = labels_chart(page)
-    colours = page.pixels("[data-part=labels] canvas")
     accent = page.run("""
         const probe = document.createElement("canvas").getContext("2d");
         const style = getComputedStyle(document.documentElement);
@@ -33,7 +32,8 @@ def test_the_label_distribution(visit):
         return [...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)].join();
     """)
     area = chart.size["width"] * chart.size["height"]
-    assert colours[accent] > area / 4  # six bars of the same height
+    canvas = "[data-part=labels] canvas"
+    page.wait(lambda: page.pixels(canvas).get(accent, 0) > area / 4)  # six bars of the same height
     ActionChains(page.driver).move_to_element(chart).perform()
     tip = page.one("[data-part=labels] .chart-tip")
     page.wait(tip.is_displayed)
@@ -55,10 +55,11 @@ def test_the_label_distribution_with_keys(visit):
 
 def test_the_logarithmic_scale_is_in_the_url(visit):
     page = visit("birds")
+    page.wait(lambda: page.pixels("[data-part=labels] canvas"))
     before = page.pixels("[data-part=labels] canvas")
     page.click("input[name=log]")
     page.wait(lambda: "log=1" in page.hash)
-    assert page.pixels("[data-part=labels] canvas") != before
+    page.wait(lambda: page.pixels("[data-part=labels] canvas") != before)
     again = visit("birds", page.hash)
     assert again.one("input[name=log]").is_selected()
 
@@ -70,7 +71,7 @@ def test_values(visit):
     assert "png" in facts["photo"].lower()
     assert "Length" in facts["caption"]
     assert "NaN\n12" in facts["weight"]
-    assert page.pixels("[data-survey='weight'] canvas")
+    page.wait(lambda: page.pixels("[data-survey='weight'] canvas"))
 
 
 def test_another_split(visit):
@@ -114,7 +115,7 @@ def test_an_empty_dataset(visit):
 def test_a_million_classes(visit):
     page = visit("million")
     page.see("1,000,000 classes, 1,000,000 examples")
-    assert page.pixels("[data-part=labels] canvas")
+    page.wait(lambda: page.pixels("[data-part=labels] canvas"))
 
 
 def test_a_remote_dataset(visit):
