@@ -44,7 +44,7 @@ class Session:
         code: Python expression for a split, for the export of a selection; ``{split}`` is its name.
         storage_options: Options of fsspec for a URL.
         loader: The loader whose batches are shown; None for batches with options of the page.
-        embeddings: One vector for each example of `embeddings_split`.
+        embeddings: One vector for each example of a split.
     """
 
     def __init__(
