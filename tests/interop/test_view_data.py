@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import tracemalloc
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -1298,3 +1299,28 @@ def test_memory_of_scattered_reads(serve, tmp_path):
     for begin in range(0, 3000, 40):
         client.json("examples", ids=",".join(map(str, range(begin, 3000, 77))))
         assert resident("VmRSS") < before + (110 << 20)
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [
+        ("examples", {"ids": ",".join(map(str, range(48)))}),
+        ("find", {"feature": "x", "op": "greater", "value": "1"}),
+        ("survey", {}),
+    ],
+)
+def test_compressed_records_are_not_decoded_together(serve, tmp_path, path, parameters):
+    """48 records of 4 kB, each of which has an array of 4 MB."""
+    zeros = np.zeros(4 << 20, np.uint8)
+    features = {"x": Tensor("uint8", (None,), encoding="zlib"), "label": "int64"}
+    examples = ({"x": zeros, "label": number % 2} for number in range(48))
+    covey.write(examples, tmp_path / "set", features=features, label="label", progress=False)
+    client = serve(tmp_path / "set")
+    client.json("overview")
+    tracemalloc.start()
+    try:
+        client.json(path, **parameters)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 120 << 20

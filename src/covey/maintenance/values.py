@@ -161,13 +161,14 @@ class _ValueSample:
         """Add numbers."""
         if not self.limit:
             return
+        # Before they are copied: an array may be much larger than the sample.
+        while self._size + -(-numbers.size // self._step) > self.limit:
+            self._step *= 2
+            self._parts = [np.concatenate([np.zeros(0), *self._parts])[::2]]
+            self._size = self._parts[0].size
         part = np.array(numbers[:: self._step], np.float64)
         self._parts.append(part)
         self._size += part.size
-        while self._size > self.limit:
-            self._step *= 2
-            self._parts = [np.concatenate(self._parts)[::2]]
-            self._size = self._parts[0].size
 
     def values(self) -> NDArray[np.float64]:
         """Return the values that are finite."""

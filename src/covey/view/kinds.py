@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.dataset.dataset import Dataset
 from covey.dataset.pictures import pixels_shape
-from covey.schema import Audio, ClassLabel, Feature, Image, Ragged, Sparse
+from covey.schema import Audio, ClassLabel, Feature, Image, Ragged, Sparse, Tensor
 from covey.schema.columns import STRINGS
+
+# The most that zlib compresses.
+_MAX_EXPANSION = 1032
+
+
+def decoded_sizes(dataset: Dataset, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return upper bounds of the sizes of decoded records, except images, in bytes.
+
+    A compressed tensor has the size of its shape; without one, it may expand a thousandfold.
+    """
+    sizes = dataset.raw.lengths(ids)
+    for feature in dataset.features.values():
+        if isinstance(feature, Tensor) and str(feature.encoding).startswith("zlib"):
+            if None in feature.shape:
+                return dataset.raw.lengths(ids) * _MAX_EXPANSION
+            sizes = sizes + math.prod(each or 0 for each in feature.shape) * 8
+    return sizes
 
 
 def feature_kind(feature: Feature) -> str:

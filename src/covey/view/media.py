@@ -23,6 +23,7 @@ from covey.schema import Audio, Image
 from covey.schema.images import MissingPillowError, import_pillow, read_header
 from covey.schema.pixel_options import PixelOptions
 from covey.schema.pixels import ImageColumn, find_shape, read_pixels
+from covey.view.kinds import decoded_sizes
 from covey.view.messages import Columns, Query, RequestError, Response
 from covey.view.server import Handler
 from covey.view.session import Session
@@ -82,7 +83,7 @@ def check_size(dataset: Dataset, ids: NDArray[np.int64]) -> None:
 
 def split_by_size(dataset: Dataset, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return ids in parts to be read together, whose records have about MAX_READ_BYTES."""
-    sizes = np.cumsum(dataset.raw.lengths(ids))
+    sizes = np.cumsum(decoded_sizes(dataset, ids))
     return np.split(ids, np.flatnonzero(np.diff(sizes // MAX_READ_BYTES)) + 1)
 
 

@@ -25,7 +25,7 @@ from covey.index import Index, index_names
 from covey.index.read import MAX_READ_BYTES, ArrayFile
 from covey.schema import ClassLabel, Features
 from covey.schema.columns import STRINGS
-from covey.view.kinds import operators_of
+from covey.view.kinds import decoded_sizes, operators_of
 from covey.view.messages import Query, RequestError
 
 Ids = NDArray[np.int64]
@@ -226,9 +226,12 @@ def _flatten(column: Any) -> tuple[Any, NDArray[np.int64] | None]:
 
 def any_of_rows(found: NDArray[np.bool_], splits: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return for each row whether any of its values is true; an empty row has none."""
-    before = np.zeros(len(found) + 1, np.int64)
-    np.cumsum(found, out=before[1:])
-    return np.asarray(np.diff(before[splits]) > 0)
+    is_filled = np.diff(splits) > 0
+    result = np.zeros(len(is_filled), bool)
+    if is_filled.any():
+        begins = splits[:-1][is_filled]
+        result[is_filled] = np.logical_or.reduceat(found[: splits[-1]], begins)
+    return result
 
 
 def compare(values: NDArray[Any], operator: str, text: str) -> NDArray[np.bool_]:
@@ -316,7 +319,7 @@ def scan(
     end = time.monotonic() + timeout_s
     while cursor < candidates.length and len(ids) < limit:
         part = candidates.slice(cursor, cursor + size)
-        sizes = np.cumsum(dataset.raw.lengths(part))
+        sizes = np.cumsum(decoded_sizes(dataset, part))
         part = part[: max(1, int(np.searchsorted(sizes, _MAX_READ_BYTES)))]
         try:
             rows = np.flatnonzero(predicate.matches(dataset, part))[: limit - len(ids)]

@@ -15,6 +15,7 @@ from covey.errors import CoveyError
 from covey.maintenance.values import Histogram, ValueSurvey
 from covey.results import ValueSummary
 from covey.view.kinds import feature_kind
+from covey.view.media import split_by_size
 from covey.view.messages import Query, Response, json_response
 from covey.view.server import Handler
 from covey.view.session import Session
@@ -91,7 +92,8 @@ class _Sample:
             sizes = self._bytes + np.cumsum(self._dataset.raw.lengths(ids))
             ids = ids[: int(np.searchsorted(sizes, MAX_BYTES, side="right"))]
             self._bytes = int(sizes[len(ids) - 1]) if len(ids) else MAX_BYTES
-            self._read(ids)
+            for part in split_by_size(self._dataset, ids):
+                self._read(part)
         except (CoveyError, OSError) as error:
             self._error = str(error)
             return False
