@@ -1,10 +1,10 @@
 """read_batches: sequential reading of files, in batches of columns."""
 
-import resource
 import threading
 
 import numpy as np
 import pytest
+from written import files_at_most
 
 from covey import Features, RecordReader, RecordWriter, Tensor
 from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning
@@ -98,14 +98,10 @@ def test_files_of_different_record_sizes(tmp_path):
 
 def test_more_files_than_descriptors(tmp_path):
     features = Features({"id": "int64"})
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = 128
-    paths = [write(tmp_path / str(i), [{"id": i}], features) for i in range(2 * limit)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    try:
-        assert ids(read_batches(paths, features, 100)) == list(range(2 * limit))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    free = 100
+    paths = [write(tmp_path / str(i), [{"id": i}], features) for i in range(2 * free)]
+    with files_at_most(free):
+        assert ids(read_batches(paths, features, 100)) == list(range(2 * free))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
