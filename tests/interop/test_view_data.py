@@ -35,10 +35,11 @@ from covey.view import View
 from covey.view.cache import ByteCache
 from covey.view.export import MAX_IDS
 from covey.view.messages import Response
-from covey.view.search import Predicate, SizeOrder, SizeOrders, SplitExamples, scan
+from covey.view.search import Predicate, SplitExamples, scan
 from covey.view.session import Session
 from covey.view.shards import KnownShards
 from covey.view.shards import _check as check_shard
+from covey.view.size_order import SizeOrder, SizeOrders
 from covey.view.survey import read_survey, sample_parts
 
 

@@ -26,12 +26,12 @@ from covey.view.search import (
     SCAN_TIMEOUT_S,
     Candidates,
     Predicate,
-    SizeOrder,
     SplitExamples,
     scan,
 )
 from covey.view.server import Handler
 from covey.view.session import Session
+from covey.view.size_order import SizeOrder
 
 MAX_FOUND = 1000
 """Maximum number of ids of a response."""

@@ -15,7 +15,7 @@ from covey.urls import shown
 from covey.view.cache import ByteCache
 from covey.view.messages import Query, RequestError
 from covey.view.plans import PlanCache
-from covey.view.search import SizeOrders
+from covey.view.size_order import SizeOrders
 
 if TYPE_CHECKING:
     from covey.dataset.layout import Layout

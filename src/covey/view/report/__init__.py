@@ -24,6 +24,7 @@ from covey.plan.base import check_int, check_seed
 from covey.urls import check_local, shown
 from covey.view import ROUTES
 from covey.view.messages import Query, to_json
+from covey.view.plans import DEFAULT_CLASSES_PER_BATCH, DEFAULT_EXAMPLES_PER_CLASS
 from covey.view.report.batch import BatchSection
 from covey.view.report.charts import label_panel, value_panel
 from covey.view.report.markup import document, number_text, table, text
@@ -40,9 +41,6 @@ MAX_CHARTS = 60
 """Maximum number of features with charts, of all splits."""
 MAX_LISTED = 10
 """Maximum number of missing shards that are listed."""
-
-DEFAULT_CLASSES_PER_BATCH = 8
-DEFAULT_EXAMPLES_PER_CLASS = 4
 
 
 @dataclass(frozen=True)
