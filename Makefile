@@ -7,6 +7,7 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/core/*.h src/core/*.cpp src/core/bindings/*)
 CPP := $(wildcard src/core/*.h src/core/*.cpp src/core/bindings/* tests/*/*.h tests/*/*.cpp)
 FUZZ_SECONDS ?= 600
+TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -19,10 +20,10 @@ demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Write a dataset of drawn glyphs 
 	$(BIN)/python examples/glyphs.py
 
 check: $(VENV)/test.stamp $(VENV)/covey.stamp ## Run the unit tests (numpy only, under a minute).
-	$(BIN)/python -m pytest tests/unit src/covey --ignore=src/covey/adapters --ignore=src/covey/samplers
+	$(BIN)/python -m pytest --numprocesses=2 tests/unit src/covey --ignore=src/covey/adapters --ignore=src/covey/samplers
 
 test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests browser ## Run every test, with every framework.
-	$(BIN)/python -m pytest
+	$(BIN)/python tools/run_tests.py $(TEST_OPTIONS)
 
 browser: ## Install chromium for the tests of `covey view` (Debian and Ubuntu), unless it is installed.
 	@tools/install_browser.sh

@@ -2,8 +2,10 @@
 
 import atexit
 import os
+import random
 import shutil
 import tempfile
+from collections import defaultdict
 
 # Before any test imports TensorFlow: no log output, no GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,6 +30,21 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("covey")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--order", metavar="SEED", help="run modules and their tests in random order")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shuffle the modules, and the tests of each module, which share its fixtures."""
+    seed = config.getoption("--order")
+    if seed is None:
+        return
+    generator = random.Random(seed)
+    position = defaultdict(generator.random)
+    keys = {item: (position[item.path], generator.random()) for item in items}
+    items.sort(key=keys.__getitem__)
 
 
 @pytest.fixture(autouse=True)

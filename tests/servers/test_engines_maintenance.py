@@ -1,20 +1,21 @@
-"""covey.verify and covey.build_index in workers: results are those of this process."""
+"""covey.verify and covey.build_index in workers return the results of this process.
+
+tests/ray/test_ray_maintenance.py runs the tests that have the fixture `engine` or `new_engine`.
+"""
 
 import gzip
 import hashlib
 import json
-import logging
 import os
 import shutil
 import signal
-import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-import ray
 from corrupt_files import example, flip, frame
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,40 +26,20 @@ from written import index_paths, shard_paths, write
 import covey
 from covey._progress import Progress
 from covey.cli import main
-from covey.engines import Engine, Pool, Processes, Ray
+from covey.engines import Engine, Pool, Processes
 from covey.engines.shards import ShardItem, ShardPool, group_shards, scan_located
 from covey.errors import CorruptRecordError, DatasetError, FeatureError, TaskError
 from covey.schema.infer import RecordCounts, record_kinds, survey_kinds
 
-ENGINES = {"processes": Processes(workers=2), "ray": Ray()}
+CHOSEN = Processes(workers=2)
 NAMES = ("crow", "owl", "wren")
 PLAIN = {"x": "int64", "species": "str"}
 
 
-@pytest.fixture(scope="module")
-def _cluster():
-    """Run Ray on this machine."""
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=200 << 20,
-    )
-    module = sys.modules[__name__]
-    ray.cloudpickle.register_pickle_by_value(module)  # workers cannot import it
-    yield
-    ray.cloudpickle.unregister_pickle_by_value(module)
-    ray.shutdown()
-
-
-@pytest.fixture(params=ENGINES)
-def new_engine(request):
+@pytest.fixture
+def new_engine():
     """An engine as a caller makes it."""
-    if request.param == "ray":
-        request.getfixturevalue("_cluster")
-    return ENGINES[request.param]
+    return CHOSEN
 
 
 @dataclass(frozen=True)
@@ -77,15 +58,19 @@ class Started(Engine):
         return self.pool
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def engine(request):
-    if request.param == "ray":
-        request.getfixturevalue("_cluster")
-    chosen = ENGINES[request.param]
+@contextmanager
+def started(chosen):
+    """Start the pool of an engine; yield an engine that uses it."""
     pool = chosen.start()
     close, pool.close = pool.close, lambda: None
     yield Started(chosen, pool)
     close()
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with started(CHOSEN) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -488,7 +473,7 @@ def test_the_error_of_the_first_task_is_raised(tmp_path, new_engine):
 
 
 def test_no_shards():
-    assert run(ENGINES["processes"], "none") == []
+    assert run(CHOSEN, "none") == []
 
 
 def test_engine_is_checked(directory):
@@ -577,7 +562,7 @@ def test_options_of_engines(command, arguments, message, tmp_path, capsys):
 
 
 def test_progress(directory, capsys):
-    assert covey.verify(directory, engine=ENGINES["processes"], progress=True).is_valid
+    assert covey.verify(directory, engine=CHOSEN, progress=True).is_valid
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("verifying (21/21 shards): 100%")
     assert "209/209" in last

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import ray
+from clusters import SYSTEM_CONFIG
 from engines import Squares, digests, write
 from kill_points import DIRECTORY, install
 from ray.cluster_utils import Cluster
@@ -39,6 +40,7 @@ class TestCluster:
                 "num_cpus": 0,
                 "object_store_memory": STORE_BYTES,
                 "include_dashboard": False,
+                "_system_config": SYSTEM_CONFIG,
             },
         )
         self.nodes = []
@@ -85,9 +87,8 @@ class TestCluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     directory = tmp_path_factory.mktemp("points")
-    os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] = "1"
     started = TestCluster(directory, tmp_path_factory.mktemp("disks"))
-    helpers = Path(__file__).parents[1] / "helpers"
+    paths = [str(Path(__file__).parents[1] / each) for each in ("helpers", "interop")]
     ray.init(
         address=started.cluster.address,
         log_to_driver=False,
@@ -97,7 +98,7 @@ def cluster(tmp_path_factory):
             "env_vars": {
                 DIRECTORY: str(directory),
                 "TMPDIR": str(started.disks),
-                "PYTHONPATH": os.pathsep.join([str(helpers), str(Path(__file__).parent)]),
+                "PYTHONPATH": os.pathsep.join(paths),
             },
         },
     )

@@ -16,6 +16,7 @@ import ray
 import ray.cloudpickle
 import ray.data
 import ray.train
+from clusters import local_ray
 from opened import as_lists, opened, put, put_numbers
 from pictures import draw, png
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -104,25 +105,12 @@ def example(n):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """Run Ray on this machine."""
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=200 << 20,
-    )
-    # Workers cannot import this module.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.preserve_order = True
+def _cluster(ray_context):
+    """Run Ray; keep the order of blocks, and do not log tasks that fail on purpose."""
+    ray_context.execution_options.preserve_order = True
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    yield
-    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    ray.shutdown()
+    with local_ray(sys.modules[__name__]):
+        yield
 
 
 def flatten(example, prefix=""):
