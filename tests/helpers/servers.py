@@ -220,15 +220,18 @@ def s3_bucket(bucket: str = "bucket") -> Iterator[S3]:
         client.create_bucket(Bucket=bucket)
         yield S3(options, client, log)
     finally:
+        log.fault = None
+        delete_bucket(client, bucket)
         client.close()
         server.stop()
 
 
-@contextmanager
-def s3_server() -> Iterator[dict[str, Any]]:
-    """Run an S3 server; yield its storage options."""
-    with s3_bucket() as found:
-        yield found.options
+def delete_bucket(client: Any, bucket: str) -> None:
+    """Delete a bucket with its objects: all servers of a process have the same buckets."""
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for each in page.get("Contents", []):
+            client.delete_object(Bucket=bucket, Key=each["Key"])
+    client.delete_bucket(Bucket=bucket)
 
 
 def stand_alone(monkeypatch, tmp_path):

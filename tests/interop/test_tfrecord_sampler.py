@@ -3,14 +3,12 @@
 from collections import Counter
 from itertools import chain
 
-import boto3
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from opened import opened, put
 from sampled import is_fair
-from servers import s3_server, stand_alone
 from written import files, write
 
 import covey
@@ -449,24 +447,6 @@ def upload(directory, url, **options):
     for path in directory.iterdir():
         storage.upload(str(path), f"{url}/{path.name}")
     return url
-
-
-def test_shards_on_s3(dataset, tmp_path, monkeypatch):
-    stand_alone(monkeypatch, tmp_path)
-    with s3_server() as options:
-        boto3.client(
-            "s3",
-            region_name="us-east-1",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            **options["client_kwargs"],
-        ).create_bucket(Bucket="birds")
-        url = upload(dataset, "s3://birds/train", options=options)
-        for decode in (parse, None):
-            batches = TFRecordDatasetSampler(
-                url, decode, 4, 32, shard_suffix="*train*", storage_options=options
-            )
-            assert is_balanced(batches)
 
 
 def test_urls_that_tensorflow_cannot_read(shuffled, tmp_path):

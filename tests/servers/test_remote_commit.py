@@ -19,7 +19,7 @@ import boto3
 import pytest
 from aiobotocore.session import AioSession
 from moto.server import ThreadedMotoServer
-from servers import stand_alone
+from servers import delete_bucket, stand_alone
 from written import fresh_process, write
 
 import covey
@@ -127,6 +127,8 @@ def bucket():
     client.create_bucket(Bucket="bucket")
     options = {"key": "key", "secret": "secret", "client_kwargs": {"endpoint_url": endpoint}}
     yield Bucket(striking, endpoint, client, options)
+    striking.reset()
+    delete_bucket(client, "bucket")
     client.close()
     server.stop()
 

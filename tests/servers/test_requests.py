@@ -89,8 +89,8 @@ def test_failed_operations_are_retried(faulty, how):
 
 
 TIMEOUTS = {
-    "http": {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=0.2)}},
-    "s3": {"config_kwargs": {"read_timeout": 0.2}},
+    "http": {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=2)}},
+    "s3": {"config_kwargs": {"read_timeout": 2}},
 }
 
 
@@ -106,7 +106,7 @@ def test_timeout_of_a_driver(faulty):
 
     def fault(method, path, attempt):
         if method == "GET" and attempt == 0:
-            end.wait(timeout=20)
+            end.wait(300)
         return ""
 
     faulty.objects.fault = fault
@@ -297,7 +297,7 @@ def test_ranges_are_prefetched(web):
         if len(objects.reads()) == 6:
             sixth.set()
         if method == "GET" and len(objects.reads()) == 4:  # wait until two more are requested
-            in_time.append(sixth.wait(timeout=20))
+            in_time.append(sixth.wait(300))
         return ""
 
     objects.fault = fault

@@ -24,6 +24,7 @@ import nbformat
 import numpy as np
 import pytest
 from view_data import SCRIPT, write_birds
+from written import fresh_process
 
 import covey
 from covey.cli import INTERRUPTED, main
@@ -926,6 +927,11 @@ def test_a_view_has_embeddings(birds):
 
 def test_a_forked_child_closes_a_view(birds):
     """It has neither the thread nor the connections of the server."""
+    with fresh_process() as run:
+        run(fork_and_close, birds)
+
+
+def fork_and_close(birds):
     with covey.open(birds, split="test").view(browser=False) as view, Client(view) as client:
         assert client.get("/api/overview").status == 200
         child = os.fork()
@@ -938,23 +944,27 @@ def test_a_forked_child_closes_a_view(birds):
 
 
 def test_a_forked_child_does_not_hold_the_port(birds):
+    with fresh_process() as run:
+        run(fork_and_use_the_port_again, birds)
+
+
+def fork_and_use_the_port_again(birds):
     view = covey.open(birds, split="test").view(browser=False)
     port = view.port
-    read, write = os.pipe()
+    is_forked, forked = os.pipe()
+    end, ends = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(write)
-        os.read(read, 1)
+        os.write(forked, b"x")  # the hooks of the fork have run
+        os.close(ends)
+        os.read(end, 1)
         os._exit(0)
-    try:
-        view.close()
-        with covey.open(birds, split="test").view(browser=False, port=port) as again:
-            assert again.port == port
-    finally:
-        os.write(write, b"x")
-        os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
+    assert os.read(is_forked, 1) == b"x"
+    view.close()
+    with covey.open(birds, split="test").view(browser=False, port=port) as again:
+        assert again.port == port
+    os.close(ends)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_notebook(birds, tmp_path, monkeypatch):
