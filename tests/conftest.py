@@ -2,11 +2,14 @@
 
 import os
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 
 import pytest
+import snippets
 from loaded import make
 from written import as_items
+
+from covey.sources import KINDS
 
 # They have no doctests, and --doctest-modules would import both as the module `conftest`.
 collect_ignore = ["conftest.py", "browser/conftest.py"]
@@ -48,3 +51,14 @@ def write_file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def run_page(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the snippets of a page in a directory with photos/."""
+    before = dict(KINDS)
+    snippets.draw_photos(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield partial(snippets.run, capsys=capsys)
+    KINDS.clear()  # without the kinds of sources that a page registers
+    KINDS.update(before)

@@ -13,6 +13,9 @@ SYSTEM_CONFIG = {
     "health_check_period_ms": 1000,
     "health_check_timeout_ms": 60_000,
     "memory_monitor_refresh_ms": 0,
+    "worker_register_timeout_seconds": 300,
+    "agent_register_timeout_ms": 300_000,
+    "gcs_rpc_server_connect_timeout_s": 300,
 }
 
 

@@ -1,24 +1,18 @@
 """Documents: snippets run, printed output is right, links exist, and the reference is complete."""
 
 import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
+from snippets import PAGES, ROOT, name_of, snippets, uses_ray, uses_servers
 
 import covey
-from covey.cli import main
-from covey.sources import KINDS
 
-ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import reference  # noqa: E402
+import reference
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROSE = [
     path
     for path in [
@@ -31,60 +25,14 @@ PROSE = [
 ]
 
 
-def snippets(path):
-    return re.findall(r"```(python|console)\n(.*?)```", path.read_text(), re.DOTALL)
-
-
-def comparable(text):
-    """Lines of a table without times and without alignment."""
-    text = re.sub(r"\d+\.\d\d s\b", "TIME", text)
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
-@pytest.fixture
-def photos(tmp_path, monkeypatch):
-    """Run in a directory that has photos/: 8 classes with 6 images each, of similar colors."""
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    colors = rng.integers(0, 200, (8, 1, 1, 3))
-    for number in range(48):
-        path = tmp_path / f"photos/species {number % 8}/{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = colors[number % 8] + rng.integers(0, 56, (40, 48, 3))
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def _same_kinds():
-    """Remove the kinds of sources that a page registers."""
-    before = dict(KINDS)
-    yield
-    KINDS.clear()
-    KINDS.update(before)
-
-
-@pytest.mark.usefixtures("_same_kinds", "photos")
 @pytest.mark.parametrize(
-    "path", [path for path in PAGES if snippets(path)], ids=lambda path: path.name
+    "path",
+    [path for path in PAGES if snippets(path) and not (uses_ray(path) or uses_servers(path))],
+    ids=name_of,
 )
-def test_snippets_run_and_print_what_the_page_shows(path, capsys):
-    for language, snippet in snippets(path):
-        if language == "python":
-            capsys.readouterr()
-            exec(compile(snippet, str(path), "exec"), {"__name__": "__main__"})
-            shown = re.findall(r"^print\(.*\)  # (.*)", snippet, re.MULTILINE)
-            if shown:
-                assert capsys.readouterr().out.splitlines() == shown
-            continue
-        for command, printed in re.findall(
-            r"^\$ covey (.*)\n((?:[^$].*\n)*)", snippet, re.MULTILINE
-        ):
-            capsys.readouterr()
-            assert main(shlex.split(command)) == 0
-            if printed:
-                assert comparable(capsys.readouterr().out) == comparable(printed)
+def test_snippets_run_and_print_what_the_page_shows(path, run_page):
+    """tests/ray and tests/servers have the other pages."""
+    run_page(path)
 
 
 def test_every_page_is_in_the_table_of_contents():

@@ -52,7 +52,7 @@ class TestCluster:
             self.nodes.append(node)
         while len(self.nodes) > count:
             self.cluster.remove_node(self.nodes.pop())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while ray.cluster_resources().get("CPU", 0) != count:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -72,7 +72,7 @@ class TestCluster:
         def wait():
             for point in points:
                 found = self.directory / f"{point}.node"
-                deadline = time.monotonic() + 120
+                deadline = time.monotonic() + 300
                 while not found.exists():
                     if time.monotonic() > deadline:
                         return
