@@ -165,26 +165,32 @@ def interrupted(
 
 @contextmanager
 def reporting_failures(
-    directory: Path, split: str, is_committed: Callable[[], bool] = lambda: False
+    directory: Path | str, split: str, is_committed: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
     """Report in errors and interrupts whether the split was written."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
         raise interrupted(str(directory), split, is_committed()) from interrupt
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         if isinstance(error, CoveyError):
             raise
-        where = f" ({error.filename})" if error.filename else ""
         if is_committed():
             raise CommittedError(
-                f"split {split!r} is written, but a later step failed: "
-                f"{error.strerror or error}{where}",
+                f"split {split!r} is written, but a later step failed: {cause(error)}",
                 path=directory,
                 remedy="do not write the same examples again",
             ) from error
         raise DatasetError(
-            f"writing split {split!r} failed: {error.strerror or error}{where}; nothing "
-            "was changed",
+            f"writing split {split!r} failed: {cause(error)}; nothing was changed",
             path=directory,
         ) from error
+
+
+def cause(error: BaseException) -> str:
+    """Return what failed: the reason of the system and the file, if the error has them."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    reason = getattr(error, "strerror", None) or str(error)
+    file = getattr(error, "filename", None)
+    return f"{reason} ({file})" if file else reason

@@ -1,24 +1,29 @@
 """A dataset is the old one or the new one at every moment, for every reader."""
 
-import builtins
 import contextlib
 import errno
 import fcntl
-import io
 import os
-import pickle
 import shutil
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import (
+    NEW,
+    OLD,
+    OTHERS,
+    become_other_user,
+    public_directory,
+    result_of,
+    seen,
+    snapshot,
+    visible,
+    without_links,
+)
 from written import (
     check_index,
     content,
@@ -32,244 +37,14 @@ from written import (
 )
 
 import covey
-from covey import ClassLabel, CoveyError, RecordReader
+from covey import CoveyError
 from covey.cli import main
-from covey.errors import CommittedError, DatasetError, DatasetExistsError
+from covey.errors import DatasetError, DatasetExistsError
 from covey.schema.tfds import features_from_tfds
 from covey.writing.commit import Staging
 from covey.writing.recovery import recover
 
-OLD = [{"x": i, "label": "ab"[i % 2]} for i in range(20)]
-NEW = [{"x": 100 + i, "label": "ab"[i % 2]} for i in range(15)]
-OTHERS = [{"x": 100 + i, "label": "bc"[i % 2]} for i in range(15)]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-# Calls that change names in a directory; opening a file for writing is a step as well.
-STEPS = ["rename", "replace", "link", "unlink", "rmdir", "mkdir"]
-MAX_STEPS = 300
-
-
-def without_links(*args, **options):
-    raise OSError(errno.EPERM, "not supported")
-
-
-@dataclass
-class Operation:
-    """A write that changes a dataset.
-
-    TFDS has the names of classes in a file of their own, which cannot be replaced together with
-    dataset_info.json. Where classes are renumbered, only covey's own readers are always consistent.
-    """
-
-    is_first: bool = False
-    """Whether there is no dataset before the write."""
-    examples: list = field(default_factory=lambda: NEW)
-    is_named: bool = True
-    """Whether a reader of TFDS' files finds the right class names at every moment."""
-    options: dict = field(default_factory=dict)
-    has_links: bool = True
-
-    def prepare(self, directory):
-        if not self.is_first:
-            write(OLD, directory, label="label", shards=2)
-
-    def run(self, directory):
-        real = os.link
-        os.link = real if self.has_links else without_links
-        try:
-            write(self.examples, directory, **{"label": "label", **self.options})
-        finally:
-            os.link = real
-
-
-OTHER_FEATURES = {
-    "examples": [{"y": 7, "label": "q"}] * 5,
-    "is_named": False,
-    "options": {
-        "mode": "overwrite",
-        "features": {"y": "int64", "label": ClassLabel(names=["q"])},
-    },
-}
-HALF = covey.HoldOut(fraction=0.5)
-OPERATIONS = {
-    "new dataset": Operation(is_first=True),
-    "new split with new classes": Operation(False, OTHERS, False, {"split": "test"}),
-    "overwrite": Operation(options={"mode": "overwrite", "shards": 2}),
-    "overwrite with other features": Operation(**OTHER_FEATURES),
-    "overwrite without hard links": Operation(**OTHER_FEATURES, has_links=False),
-    "append": Operation(options={"mode": "append"}),
-    "append new classes": Operation(False, OTHERS, False, {"mode": "append"}),
-    "new dataset with hold-out": Operation(is_first=True, options={"hold_out": HALF}),
-    "overwrite with hold-out": Operation(options={"mode": "overwrite", "hold_out": HALF}),
-}
-
-
-def seen(directory, *, is_named=True):
-    """Return the examples of each split as a plain reader of dataset_info.json finds them.
-
-    Class names are those of features.json and labels.txt.
-    """
-    if not (directory / "dataset_info.json").exists():
-        return None
-    found = {}
-    features = features_from_tfds(directory) if is_named else None
-    for split in info(directory).splits:
-        examples = []
-        paths = shard_paths(directory, split.name)
-        for path, count in zip(paths, split.shard_lengths, strict=True):
-            with RecordReader(path) as reader:
-                records = list(reader)
-            assert len(records) == count
-            examples += records
-        if features is not None:
-            examples = [named_values(features, features.decode(each)) for each in examples]
-        found[split.name] = sorted(examples)
-    return found
-
-
-def named_values(features, example):
-    """Return the values of an example, with the name of its class."""
-    names = features["label"].names
-    return [
-        names[int(example[name])] if name == "label" else int(example[name]) for name in example
-    ]
-
-
-def seen_by_covey(directory):
-    """Return the examples of each split as covey.open finds them; None if there is no dataset."""
-    if not (directory / "dataset_info.json").exists():
-        with pytest.raises(DatasetError):
-            covey.info(directory)
-        return None
-    found = {}
-    for split in covey.info(directory).splits:
-        ds = covey.open(directory, split=split.name, progress=False)
-        examples = [ds[i] for i in range(len(ds))]
-        assert [*ds.features] == [*examples[0]]
-        found[split.name] = sorted(named_values(ds.features, each) for each in examples)
-    return found
-
-
-def result_of(action):
-    """Return the result of an action in a forked process, or the exception that it raised.
-
-    The result is None if the process was killed.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            result = action()
-        except BaseException as error:
-            result = error
-        with contextlib.suppress(BaseException):
-            os.write(writing, pickle.dumps(result))
-        os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        data = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return pickle.loads(data) if status == 0 else None
-
-
-def at_step(step, strike, action, *, after=False):
-    """Run an action, and strike before (or after) one of its steps; return the number of steps.
-
-    A file that is opened for writing is a step: it is empty then.
-    """
-    taken = 0
-
-    def take_step():
-        nonlocal taken
-        taken += 1
-        if taken == step + 1:
-            strike()
-
-    def counted(real):
-        def call(*args, **kwargs):
-            if not after:
-                take_step()
-            result = real(*args, **kwargs)
-            if after:
-                take_step()
-            return result
-
-        return call
-
-    def opened(path, mode="r", *args, real=open, **kwargs):
-        file = real(path, mode, *args, **kwargs)
-        if "r" not in mode:
-            take_step()
-        return file
-
-    os.fsync = lambda descriptor: None  # the system outlives the process, and loses nothing
-    for name in [*STEPS, *(["fsync"] if strike is fail else [])]:
-        setattr(os, name, counted(getattr(os, name)))
-    builtins.open = io.open = opened
-    action()
-    return taken
-
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def fail():
-    raise FULL
-
-
-def struck_at(step, strike, action, directory, **options):
-    """Run an action in a forked process with a strike at one of its steps.
-
-    Returns:
-        The number of steps; None if the process was killed, or the exception that it raised.
-    """
-
-    def run():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return at_step(step, strike, lambda: action(directory), **options)
-
-    return result_of(run)
-
-
-def states(root, operation, strike, **options):
-    """Yield the step, the dataset and the result of a strike at every step of an operation."""
-    operation.prepare(root / "before" / "birds")
-    for step in range(MAX_STEPS):
-        directory = root / f"struck-{step}" / "birds"
-        if not operation.is_first:
-            shutil.copytree(root / "before" / "birds", directory)
-        result = struck_at(step, strike, operation.run, directory, **options)
-        yield step, directory, result
-        if isinstance(result, int) and result <= step:
-            break
-        shutil.rmtree(directory.parent, ignore_errors=True)
-    assert 10 < step < MAX_STEPS - 1
-
-
-def outcomes(operation, directory):
-    """Return pairs of what is seen before and after.
-
-    They are the pairs of a plain reader, of a plain reader after recovery, and of covey.
-    """
-
-    def look():
-        return (
-            seen(directory, is_named=operation.is_named),
-            seen(directory),
-            seen_by_covey(directory),
-        )
-
-    directory.mkdir(parents=True)
-    operation.prepare(directory)
-    before = look()
-    operation.run(directory)
-    return zip(before, look(), strict=True)
 
 
 @pytest.fixture(scope="module")
@@ -278,129 +53,7 @@ def fresh():
         yield run
 
 
-@contextlib.contextmanager
-def public_directory():
-    """Yield a directory that every user can read, unlike that of pytest."""
-    path = Path(tempfile.mkdtemp(prefix="covey-test-"))
-    try:
-        path.chmod(0o755)
-        yield path
-    finally:
-        for each in (path, *path.rglob("*")):
-            if each.is_dir() and not each.is_symlink():
-                each.chmod(0o755)
-        shutil.rmtree(path)
-
-
-def become_other_user():
-    if os.getuid() == 0:
-        os.setgid(65534)
-        os.setuid(65534)
-
-
-def as_reader(directory, action):
-    """Run an action as a user who may not write to the dataset; nothing of it may change."""
-    before = snapshot(directory)
-    for each in (directory, *directory.rglob("*")):
-        each.chmod(0o555 if each.is_dir() else 0o444)
-
-    def run():
-        become_other_user()
-        with tempfile.TemporaryDirectory(prefix="covey-test-cache-") as cache:
-            os.environ["COVEY_CACHE"] = cache
-            return action(directory)
-
-    result = result_of(run)
-    for each in (directory, *directory.rglob("*")):
-        each.chmod(0o755 if each.is_dir() else 0o644)
-    assert snapshot(directory) == before
-    if isinstance(result, BaseException):
-        raise result
-    return result
-
-
-def snapshot(directory):
-    """Return all that a reader could change."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        status = path.lstat()
-        data = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-        found[str(path)] = status.st_ino, status.st_mtime_ns, data
-    return found
-
-
-def run_read_commands(directory):
-    """Run all readers of a dataset; return what covey.open finds."""
-    found = seen_by_covey(directory)
-    if found is not None:
-        problems = covey.verify(directory).problems
-        assert not [each for each in problems if each.record is not None]
-        with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
-            assert main(["info", str(directory)]) == 0
-            sample = ["sample", str(directory), "--split", "train", "-p", "1", "-k", "2"]
-            assert main([*sample, "--no-save"]) == 0
-    return found
-
-
-# Killed writers.
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_kill_at_every_step(name, fresh):
-    fresh(kill_at_every_step, name)
-
-
-def kill_at_every_step(name):
-    operation, is_new = OPERATIONS[name], []
-    with public_directory() as root:
-        plain, recovered, own = outcomes(operation, root / "reference" / "birds")
-        run_read_commands(root / "reference" / "birds")  # imports what others may not read
-        for step, directory, _ in states(root, operation, kill):
-            found = seen(directory, is_named=operation.is_named)
-            assert found in plain, f"killed before step {step}"
-            is_new.append(found == plain[1])
-            directory.mkdir(parents=True, exist_ok=True)
-            look = run_read_commands if step % 3 == 0 else seen_by_covey
-            assert as_reader(directory, look) == own[is_new[-1]]
-            recover(directory)
-            assert seen(directory) == recovered[is_new[-1]]
-            assert not list(directory.glob(".*"))
-            if step % 5 == 0:
-                check_next_write(directory)
-    assert is_new == sorted(is_new)
-    assert is_new[-1]
-
-
-def check_next_write(directory):
-    before = seen(directory) or {}
-    for split in before:
-        check_index(directory, split)
-    features = features_from_tfds(directory) if before else {"x": "int64"}
-    write([{**dict.fromkeys(features, 1), "label": "new"}], directory, "next", label="label")
-    after = seen(directory)
-    assert {split: after[split] for split in before} == before
-    assert len(after["next"]) == 1
-
-
-def test_kill_at_every_step_of_recovery(tmp_path, fresh):
-    fresh(kill_at_every_step_of_recovery, tmp_path)
-
-
-def kill_at_every_step_of_recovery(tmp_path):
-    operation, recoveries = OPERATIONS["append new classes"], 0
-    _, recovered, _ = outcomes(operation, tmp_path / "reference" / "birds")
-    for step, state, _ in states(tmp_path, operation, kill):
-        for inner in range(0 if step % 4 else MAX_STEPS):
-            directory = tmp_path / f"recovered-{step}-{inner}"
-            subprocess.run(["cp", "-al", state, directory], check=True)
-            if struck_at(inner, kill, recover, directory) is not None:
-                break
-            recoveries += 1
-            recover(directory)
-            assert seen(directory) in recovered
-            assert not list(directory.glob(".*"))
-            shutil.rmtree(directory)
-    assert recoveries > 50
+# Killed and interrupted writers.
 
 
 def test_write_after_a_killed_writer(tmp_path, fresh):
@@ -414,7 +67,7 @@ def test_write_after_a_killed_writer(tmp_path, fresh):
 def killed_while_encoding(directory):
     def examples():
         yield from OLD
-        kill()
+        os.kill(os.getpid(), signal.SIGKILL)
 
     assert result_of(lambda: write(examples(), directory, memory_limit=1)) is None
 
@@ -425,56 +78,6 @@ def test_repair_after_a_killed_writer(tmp_path, fresh):
     assert os.listdir(tmp_path / "birds") == []
     with pytest.raises(DatasetError, match="the directory does not exist"):
         covey.repair(tmp_path / "nothing")
-
-
-# Interrupted and failing writers.
-
-
-@pytest.mark.parametrize(
-    ("strike", "after"),
-    [(interrupt, False), (interrupt, True), (fail, False)],
-    ids=["interrupt before", "interrupt after", "full disk"],
-)
-@pytest.mark.parametrize(
-    "name", ["new dataset", "overwrite with other features", "append new classes"]
-)
-def test_strike_at_every_step(tmp_path, name, strike, after, fresh):
-    fresh(strike_at_every_step, tmp_path, name, strike, after)
-
-
-def strike_at_every_step(tmp_path, name, strike, after):
-    """The error reports whether the split is written, and a repeated write does not double it."""
-    operation, reported = OPERATIONS[name], []
-    _, (old, new), _ = outcomes(operation, tmp_path / "reference" / "birds")
-    for step, directory, result in states(tmp_path, operation, strike, after=after):
-        if isinstance(result, int):  # it was complete before the strike, or the strike is harmless
-            assert seen(directory) == new
-            continue
-        if strike is interrupt:
-            is_written = f"{directory}: interrupted; split 'train' is written" in str(result)
-            assert isinstance(result, KeyboardInterrupt)
-        else:
-            is_written = isinstance(result, CommittedError)
-            assert isinstance(result, DatasetError)
-            assert result.path == str(directory)
-        reported.append(is_written)
-        assert ("nothing was changed" in str(result)) is not is_written
-        if is_written:
-            recover(directory)
-        else:
-            before = visible(tmp_path / "before" / "birds")
-            assert visible(directory) == before, f"step {step}: {result}"
-            assert seen(directory) == old
-            operation.run(directory)
-        assert seen(directory) == new, f"step {step}: {result}"
-        check_index(directory)
-    assert {*reported} == {False, True}
-
-
-def visible(directory):
-    """Return the files of a directory without those of staging directories."""
-    found = files(directory) if directory.exists() else {}
-    return {name: data for name, data in found.items() if not name.startswith(".")}
 
 
 def after_switch(monkeypatch, strike):
@@ -501,24 +104,6 @@ def test_sigterm_after_the_switch_is_deferred(tmp_path, monkeypatch):
         signal.signal(signal.SIGTERM, before)
     assert seen(tmp_path)["train"] == sorted([each["x"], each["label"]] for each in OTHERS)
     assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.parametrize(
-    ("error", "reported"),
-    [(MemoryError(), MemoryError), (FileNotFoundError(errno.ENOENT, "gone"), CommittedError)],
-)
-def test_error_after_the_switch(tmp_path, monkeypatch, error, reported):
-    def strike():
-        raise error
-
-    write(OLD, tmp_path, label="label")
-    after_switch(monkeypatch, strike)
-    with pytest.raises(reported):
-        write(OTHERS, tmp_path, label="label", mode="overwrite")
-    assert len(covey.open(tmp_path)) == len(OTHERS)
-    recover(tmp_path)
-    assert seen(tmp_path)["train"] == sorted([each["x"], each["label"]] for each in OTHERS)
-    check_index(tmp_path)
 
 
 def test_cli_prints_the_message_of_an_interrupt(tmp_path):

@@ -39,6 +39,7 @@ from covey._locks import (
     COMMIT_TIMEOUT_S,
     LOCK_TIMEOUT_S,
     DeferredSignals,
+    cause,
     locked,
     owner,
     reporting_failures,
@@ -198,11 +199,10 @@ class Staging:
                     _remove_obsolete(self.directory, info, change)
                     self._remove()
                     sync(self.directory)
-                except OSError as error:
+                except (OSError, MemoryError) as error:
                     raise CommittedError(
-                        f"split {self.split!r} is written, but some files of the old "
-                        "version could not be replaced or deleted "
-                        f"({error.strerror or error})",
+                        f"split {self.split!r} is written, but some files of the old version "
+                        f"could not be replaced or deleted: {cause(error)}",
                         path=self.directory,
                         remedy="do not write the same examples again; the next write completes it",
                     ) from error

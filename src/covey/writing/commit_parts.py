@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from covey._locks import reporting_failures
 from covey._progress import Progress
 from covey._text import list_names
 from covey.dataset_info import DatasetInfo, SplitInfo
@@ -138,7 +139,8 @@ def commit(
                 work.add_result(piece, each)
             ordered = records_of(work, work.finish())
             result = write_ordered(writer, ordered, options, inputs, work.skipped, bar)
-    _remove_parts(storage, location, [part.name for part in parts])
+    with reporting_failures(shown(target), options.split, lambda: True):
+        _remove_parts(storage, location, [part.name for part in parts])
     seconds = time.perf_counter() - started
     return replace(result, seconds=seconds, notes=notes)
 

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from covey._files import temporary_name
-from covey._locks import DeferredSignals, interrupted
+from covey._locks import DeferredSignals, cause, interrupted
 from covey._progress import Progress
 from covey.dataset_info import DatasetInfo, dataset_name
 from covey.errors import CommittedError, CoveyError, DatasetError, FileChangedError
@@ -241,10 +241,10 @@ class RemoteStaging:
             try:
                 self._replace_sidecars(late, gone)
                 self._storage.remove([self._path(name) for name in gone])
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 raise CommittedError(
                     f"split {self._split!r} is written, but some files of the old version could "
-                    f"not be replaced or deleted ({error})",
+                    f"not be replaced or deleted: {cause(error)}",
                     path=shown(self._url),
                     remedy="do not write the same examples again; the next write completes it",
                 ) from error

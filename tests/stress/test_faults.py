@@ -1,0 +1,164 @@
+"""A fault before every change of the file system leaves the old dataset or the new one.
+
+Operations and faults are independent: a row of one table meets every row of the other.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from functools import partial
+
+import pytest
+from faults import (
+    FAULTS,
+    MAX_CHANGES,
+    OPERATIONS,
+    as_reader,
+    clean,
+    outcomes,
+    public_directory,
+    seen,
+    seen_by_covey,
+    states,
+    struck,
+    visible,
+)
+from written import check_index, fresh_process, write
+
+import covey
+from covey.cli import main
+from covey.errors import CommittedError, DatasetError, TaskError
+from covey.schema.tfds import features_from_tfds
+from covey.writing.recovery import recover
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    with fresh_process() as run:
+        yield run
+
+
+ERRORS = sorted({*FAULTS} - {"kill"})
+REPORTING = [
+    "new dataset",
+    "overwrite with other features",
+    "append new classes",
+    "commit",
+    "repair",
+]
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+@pytest.mark.parametrize("name", REPORTING)
+def test_error_before_every_change(tmp_path, name, fault, fresh):
+    fresh(error_before_every_change, tmp_path, name, fault)
+
+
+def error_before_every_change(root, name, fault):
+    """The error reports whether the split is written, and a repeated write does not double it."""
+    operation, reported = OPERATIONS[name], set()
+    _, (old, new), _ = outcomes(operation, root / "reference" / "birds")
+    for step, directory, result in states(root, operation, fault):
+        where = f"before change {step}: {result!r}"
+        if isinstance(result, int):  # the fault was harmless, or there were fewer changes
+            assert seen(directory) == new, where
+            continue
+        is_written = says_written(fault, result, directory)
+        reported.add(is_written)
+        if is_written:
+            clean(directory)
+        else:
+            assert visible(directory) == visible(root / "before" / "birds"), where
+            assert seen(directory) == old, where
+            operation.run(directory)
+        assert seen(directory) == new, where
+        check_index(directory)
+    assert reported == {False, True}
+
+
+def says_written(fault, error, directory):
+    """Return whether an error reports that the split is written."""
+    message = str(error)
+    if fault == "KeyboardInterrupt":
+        assert isinstance(error, KeyboardInterrupt), repr(error)
+        is_written = f"{directory}: interrupted; split 'train' is written" in message
+        assert is_written or "split 'train' is not written, nothing was changed" in message
+        return is_written
+    if isinstance(error, CommittedError):
+        assert error.path == str(directory)
+        assert "split 'train' is written" in message
+        return True
+    if not isinstance(error, TaskError):
+        assert isinstance(error, DatasetError), repr(error)
+        assert "nothing was changed" in message, message
+    return False
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_kill_before_every_change(name, fresh):
+    fresh(kill_before_every_change, name)
+
+
+def kill_before_every_change(name):
+    operation, is_new = OPERATIONS[name], []
+    with public_directory() as root:
+        plain, recovered, own = outcomes(operation, root / "reference" / "birds")
+        run_read_commands(root / "reference" / "birds")  # imports what others may not read
+        for step, directory, _ in states(root, operation, "kill"):
+            found = seen(directory, is_named=operation.is_named)
+            assert found in plain, f"killed before change {step}"
+            is_new.append(found == plain[1])
+            directory.mkdir(parents=True, exist_ok=True)
+            look = run_read_commands if step % 7 == 0 else seen_by_covey
+            assert as_reader(directory, look) == own[is_new[-1]]
+            clean(directory)
+            assert seen(directory) == recovered[is_new[-1]]
+            if step % 5 == 0:
+                check_next_write(directory)
+    assert is_new == sorted(is_new)
+    assert is_new[-1]
+
+
+def run_read_commands(directory):
+    """Run all readers of a dataset; return what covey.open finds."""
+    found = seen_by_covey(directory)
+    if found is not None:
+        problems = covey.verify(directory).problems
+        assert not [each for each in problems if each.record is not None]
+        with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+            assert main(["info", str(directory)]) == 0
+            sample = ["sample", str(directory), "--split", "train", "-p", "1", "-k", "2"]
+            assert main([*sample, "--no-save"]) == 0
+    return found
+
+
+def check_next_write(directory):
+    before = seen(directory) or {}
+    for split in before:
+        check_index(directory, split)
+    features = features_from_tfds(directory) if before else {"x": "int64"}
+    write([{**dict.fromkeys(features, 1), "label": "new"}], directory, "next", label="label")
+    after = seen(directory)
+    assert {split: after[split] for split in before} == before
+    assert len(after["next"]) == 1
+
+
+def test_kill_before_every_change_of_a_recovery(tmp_path, fresh):
+    fresh(kill_before_every_change_of_a_recovery, tmp_path)
+
+
+def kill_before_every_change_of_a_recovery(root):
+    operation, recoveries = OPERATIONS["append new classes"], 0
+    _, recovered, _ = outcomes(operation, root / "reference" / "birds")
+    for step, state, _ in states(root, operation, "kill"):
+        for inner in range(0 if step % 4 else MAX_CHANGES):
+            directory = root / f"recovered-{step}-{inner}"
+            subprocess.run(["cp", "-al", state, directory], check=True)
+            if struck(inner, "kill", partial(recover, directory)) is not None:
+                break
+            recoveries += 1
+            clean(directory)
+            assert seen(directory) in recovered
+            shutil.rmtree(directory)
+    assert recoveries > 50
