@@ -304,33 +304,6 @@ VALUES = st.one_of(
 
 
 @given(
-    columns=st.integers(1, 2).flatmap(
-        lambda kinds: st.lists(
-            st.sampled_from([st.integers(0, 2**40), st.floats(width=32, allow_nan=False)][:kinds])
-            .flatmap(lambda each: each)
-            .map(lambda x: {"x": x}),
-            min_size=1,
-            max_size=30,
-        )
-    ),
-    labels=st.lists(st.text("abc", min_size=1, max_size=2), min_size=30, max_size=30),
-    pieces=st.integers(1, 9),
-    shards=st.integers(1, 4),
-    options=st.fixed_dictionaries(
-        {}, optional={"shuffle": st.booleans(), "sort_by_class": st.booleans()}
-    ),
-)
-@settings(max_examples=40)
-def test_any_examples(tmp_path_factory, columns, labels, pieces, shards, options):
-    directory = tmp_path_factory.mktemp("any")
-    examples = [each | {"label": label} for each, label in zip(columns, labels, strict=False)]
-    options = {"label": "label", "shards": shards, **options}
-    write(examples, directory / "local" / "birds", **options)
-    write(examples, directory / "engine" / "birds", engine=ThreadEngine(pieces), **options)
-    assert digests(directory / "local") == digests(directory / "engine")
-
-
-@given(
     examples=st.lists(st.fixed_dictionaries({"x": VALUES}), min_size=2, max_size=12),
     pieces=st.integers(2, 5),
 )

@@ -258,7 +258,7 @@ class ItemEncoder:
 
     def _widen(self, example: Mapping[str, Any]) -> Features:
         label, inference = self.schema.label, self._inference
-        skips = self._options.on_error == "skip"
+        skips = self._options.on_error == "skip" and label not in self._options.defaults
         if skips and label is not None and get_value(example, label) is None:
             # A first example without a label must not define features without one.
             raise FeatureError("the label is missing", feature=label)

@@ -358,11 +358,31 @@ def integer_ranges(
     return found
 
 
-def find_labels(group: GroupRuns, *, files: Files, size: int) -> NDArray[np.int64]:
-    """Return the distinct class ids in the rows of a group."""
+def find_labels(
+    group: GroupRuns,
+    *,
+    inferred: Features,
+    classes: Classes | None,
+    files: Files,
+    size: int,
+) -> NDArray[np.int64]:
+    """Return the distinct class ids of the records of a group, provisional if its rows have these.
+
+    Args:
+        group: The group.
+        inferred: The features before a string label became a ClassLabel, with its default.
+        classes: The final features and classes, if the rows of a group have no class ids.
+        files: Files of the workers.
+        size: Bytes of records to read at once.
+    """
     parts = [np.zeros(0, np.int64)]
+    has_ids = classes is None or group.kind.label == classes.label
     for run in group.runs:
-        for rows in scan_rows(run, files, size):
+        if classes is None or has_ids:
+            parts += [np.unique(rows["label"]) for rows in scan_rows(run, files, size)]
+            continue
+        for block, rows in scan(run, files, size):
+            _, rows = group.kind.convert(block, rows, inferred, classes, parts[0])
             parts.append(np.unique(rows["label"]))
     return np.unique(np.concatenate(parts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -110,11 +111,35 @@ def write_to_json(
         },
     }
     try:
-        return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(content, default=_to_json))  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:
         raise DatasetError(
             f"the options of a part must be values of JSON: {error}", option="part"
         ) from None
+
+
+def _to_json(value: Any) -> Any:
+    """Return a default that JSON lacks a type for: bytes, or an array of numbers."""
+    if isinstance(value, bytes):
+        return {"__bytes__": base64.b64encode(value).decode()}
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
+        data = base64.b64encode(value.tobytes()).decode()
+        return {"__array__": data, "dtype": value.dtype.str, "shape": value.shape}
+    raise TypeError(f"{type(value).__name__} is not supported")
+
+
+def _from_json(value: Any) -> Any:
+    """Return the default of :func:`_to_json`."""
+    if isinstance(value, list):
+        return [_from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "__bytes__" in value:
+        return base64.b64decode(value["__bytes__"])
+    if "__array__" in value:
+        found = np.frombuffer(base64.b64decode(value["__array__"]), np.dtype(value["dtype"]))
+        return found.reshape(value["shape"])[()]
+    return {name: _from_json(each) for name, each in value.items()}
 
 
 def schema_to_json(schema: WriteSchema) -> dict[str, Any]:
@@ -149,6 +174,7 @@ def write_from_json(
         content = part.content["write"]
         fields = dict(content["options"])
         fields["more_splits"] = tuple(fields["more_splits"])
+        fields["defaults"] = _from_json(fields["defaults"])
         if content["features"] is not None:
             fields["features"] = features_from_json(content["features"], name)
         if content["hold_out"] is not None:

@@ -228,11 +228,14 @@ def _integer_ranges(
 
 def find_classes(pieces: Sequence[MappedPiece], survey: Survey, query: Query) -> NDArray[np.int64]:
     """Return the class ids of all records, each of them once."""
-    parts = [np.zeros(0, np.int64)]
+    parts, label = [np.zeros(0, np.int64)], survey.classes.label
     for mapped in pieces:
-        found = query(mapped, find_labels)
-        for group, ids in zip(mapped.result.groups, found, strict=True):
-            if group.kind.label == survey.classes.label:
-                is_string = group.kind.has_provisional_ids
-                parts.append(survey.final_ids[mapped.ids[ids]] if is_string else ids)
+        kinds = [group.kind for group in mapped.result.groups]
+        # Examples that lack the label have its default, and rows without class ids.
+        has_ids = all(kind.label == label for kind in kinds)
+        classes = None if has_ids else survey.classes
+        found = query(mapped, partial(find_labels, inferred=survey.inferred, classes=classes))
+        for kind, ids in zip(kinds, found, strict=True):
+            is_provisional = kind.label == label and kind.has_provisional_ids
+            parts.append(survey.final_ids[mapped.ids[ids]] if is_provisional else ids)
     return np.unique(np.concatenate(parts))
