@@ -2,15 +2,16 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from faults import MAX_CHANGES, OPERATIONS, struck
 from hypothesis import given, settings
 from schemas import NUMBERS, datasets, plain, same
-from test_commit import OPERATIONS, kill, struck_at
 from test_judges import tensorflow_spec
 from written import (
     check_index,
@@ -368,10 +369,10 @@ def test_tfds_reads_the_files_of_a_killed_writer(tmp_path, name):
     old, new = (xs(as_tfds(tmp_path / each / "birds")) for each in ("before", "after"))
     found = []
     with fresh_process() as run:
-        for step in range(0, 200, 8):
+        for step in range(0, MAX_CHANGES, 8):
             directory = tmp_path / f"killed-{step}" / "birds"
             shutil.copytree(tmp_path / "before" / "birds", directory)
-            if run(struck_at, step, kill, operation.run, directory) is not None:
+            if run(struck, step, "kill", partial(operation.run, directory)) is not None:
                 break
             found.append(xs(as_tfds(directory)))
             assert found[-1] in (old, new)
