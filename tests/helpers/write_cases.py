@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,16 @@ class Started(Engine):
 
 
 class _Open:
-    """A pool that is not closed by a write."""
+    """A pool that is not closed by a write, which waits for its tasks instead."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._submitted: list[Future[Any]] = []
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        future = self._pool.submit(call)
+        self._submitted.append(future)
+        return future
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
@@ -100,7 +107,7 @@ class _Open:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        wait([each for each in self._submitted if not each.cancelled()])
 
 
 def locally(**options: Any) -> Callable[..., Any]:
