@@ -41,6 +41,9 @@ class RetrievalKeywords(TypedDict, total=False):
 _OPTIONS = tuple(RetrievalKeywords.__annotations__)
 
 DEFAULT_MEMORY_LIMIT = 256 << 20
+MAX_VALUE = 1e15
+"""Limit of absolute values: sums of their squares are finite in float32."""
+_MAX_LISTED_ROWS = 10
 # Bytes of a query and a reference in a block: similarities, masks, and copies of them.
 _BYTES_PER_PAIR = 20
 
@@ -169,7 +172,8 @@ def retrieval_metrics(
             number of bytes in use at a time, in addition to the embeddings (default: 256 MiB).
 
     Raises:
-        MetricError: If an argument is not valid, or no query has a relevant reference.
+        MetricError: If an argument is not valid, an embedding has a value that is nan, infinite or
+            above 1e15, or no query has a relevant reference.
 
     >>> points = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
     >>> retrieval_metrics(points, ["owl", "owl", "wren", "wren"], ks=(1,))
@@ -360,7 +364,7 @@ def _arrays_of(embeddings: Any) -> Arrays:
 
 
 def _check(arrays: Arrays, option: str, values: Any) -> Any:
-    """Return embeddings as a matrix without nan."""
+    """Return embeddings as a matrix of values whose similarities are finite."""
     try:
         matrix = arrays.embeddings(values)
     except (TypeError, ValueError) as error:
@@ -369,10 +373,27 @@ def _check(arrays: Arrays, option: str, values: Any) -> Any:
         raise MetricError(
             f"its shape is {tuple(matrix.shape)}; must be a row per example", option=option
         )
-    invalid = arrays.to_numpy((matrix != matrix).sum(1))  # nan
-    if invalid.any():
-        raise MetricError(f"row {int(np.argmax(invalid > 0))} has nan", option=option)
+    is_valid = arrays.to_numpy((abs(matrix) <= MAX_VALUE).all(1))  # false for nan
+    if not is_valid.all():
+        raise invalid_rows(np.flatnonzero(~is_valid), len(matrix), option=option)
     return matrix
+
+
+def invalid_rows(invalid: NDArray[np.intp], rows: int, **fields: Any) -> MetricError:
+    """Return the error for embeddings whose similarities may not be finite.
+
+    Args:
+        invalid: The rows with values that are nan, infinite or above :data:`MAX_VALUE`.
+        rows: The number of all rows.
+        fields: Fields of the error.
+    """
+    few = ", ".join(map(str, invalid[:_MAX_LISTED_ROWS]))
+    more = ", ..." if len(invalid) > _MAX_LISTED_ROWS else ""
+    return MetricError(
+        f"{len(invalid):,} of {rows:,} rows have values that are nan, infinite or above "
+        f"{MAX_VALUE:g}: {few}{more}",
+        **fields,
+    )
 
 
 def _check_labels(option: str, labels: Any, rows: int) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from pytorch_metric_learning.utils.inference import CustomKNN
 from torchmetrics.retrieval import RetrievalHitRate
 
 from covey.errors import MetricError
-from covey.metrics import map_at_r, r_precision, recall_at_k, retrieval_metrics
+from covey.metrics import MAX_VALUE, map_at_r, r_precision, recall_at_k, retrieval_metrics
 
 FRAMEWORKS = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jnp.asarray}
 framework = pytest.mark.parametrize("convert", FRAMEWORKS.values(), ids=FRAMEWORKS)
@@ -132,9 +133,39 @@ def test_equal_embeddings_have_no_recall():
     assert recall_at_k(np.ones((9, 4)), np.arange(9) % 3, ks=(1, 6, 7)) == {1: 0, 6: 0, 7: 1}
 
 
-def test_inputs():
-    import tensorflow as tf
+INVALID_VALUES = (np.nan, np.inf, -np.inf, 1e20, -1.1e15)
+METRICS = (recall_at_k, retrieval_metrics, r_precision, map_at_r)
 
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("similarity", ["cosine", "euclidean", "dot"])
+@pytest.mark.parametrize("convert", [*FRAMEWORKS.values(), tf.constant], ids=[*FRAMEWORKS, "tf"])
+def test_values_without_finite_similarities(convert, similarity, metric):
+    """They would rank before all others, so that a model that diverged had a recall of 1."""
+    x, y = embeddings(rows=60, classes=6)
+    cases = [
+        (dtype, value) for value in INVALID_VALUES for dtype in ("float16", "float32", "float64")
+    ]
+    for dtype, value in [*cases, ("float16", 7e4)]:
+        with np.errstate(over="ignore"):
+            wrong = np.where(np.isin(np.arange(60), [7, 30])[:, None], value, x).astype(dtype)
+        valid = {"references": convert(x.astype(dtype)), "reference_labels": y}
+        invalid = {"references": convert(wrong), "reference_labels": y}
+        for values, options, option in (
+            (wrong, {}, "embeddings"),
+            (wrong, valid, "embeddings"),
+            (x.astype(dtype), invalid, "references"),
+        ):
+            with pytest.raises(MetricError, match=r"2 of 60 rows .*: 7, 30$") as caught:
+                metric(convert(values), y, similarity=similarity, **options)
+            assert caught.value.option == option
+    signs = np.sign(x)
+    expected = metric(signs, y, similarity=similarity)
+    large = 2.0 ** int(np.log2(MAX_VALUE)) * signs  # whose products are exact
+    assert metric(convert(large), y, similarity=similarity) == expected
+
+
+def test_inputs():
     x, y = embeddings(rows=60, classes=6)
     expected = recall_at_k(x, y)
     names = np.array(["owl", "wren", "crow", "tit", "jay", "emu"])[y]
@@ -159,7 +190,6 @@ def test_inputs():
     ("change", "option"),
     [
         ({"embeddings": np.zeros((3, 2, 2))}, "embeddings"),
-        ({"embeddings": np.array([[0.0], [np.nan], [1.0]])}, "embeddings"),
         ({"labels": [0, 1]}, "labels"),
         ({"labels": [0.5, 1.5, 2.5]}, "labels"),
         ({"labels": [0, 1, 2]}, "labels"),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import MetricError
-from covey.view.vectors import MAX_VALUE, Vectors
+from covey.metrics import MAX_VALUE, invalid_rows
+from covey.view.vectors import Vectors
 
 MAX_POINTS = 2_000_000
 """Maximum number of points; of more vectors, every second, third, ... is a point."""
@@ -20,7 +20,6 @@ MAX_PRODUCTS = 1 << 35
 MAX_COVARIANCE = 2048
 # Values of these rows.
 _MAX_VALUES = 1 << 23
-_MAX_LISTED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,24 +171,16 @@ def _survey(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float64]]
     """Return the norm of every vector, and the mean; raise MetricError if a value is not valid."""
     norms = np.zeros(len(vectors), np.float32)
     total = np.zeros(vectors.shape[1])
-    invalid: list[int] = []
-    count = 0
+    invalid: list[NDArray[np.intp]] = []
     for first, chunk in vectors.chunks():
         low, high = chunk.min(1), chunk.max(1)
         is_valid = (low >= -MAX_VALUE) & (high <= MAX_VALUE)  # false for nan
         if not is_valid.all():
-            found = np.flatnonzero(~is_valid)
-            count += len(found)
-            invalid += (found[: _MAX_LISTED - len(invalid)] + first).tolist()
-        elif not count:
+            invalid.append(np.flatnonzero(~is_valid) + first)
+        elif not invalid:
             norms[first : first + len(chunk)] = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))
             total += chunk.sum(0, dtype=np.float64)
-    if count:
-        few = ", ".join(map(str, invalid)) + (", ..." if count > len(invalid) else "")
-        raise MetricError(
-            f"{count:,} of {len(vectors):,} rows have values that are nan, infinite or above "
-            f"{MAX_VALUE:g}: {few}",
-            path=vectors.path,
-            option=None if vectors.path else "embeddings",
-        )
+    if invalid:
+        fields = {"path": vectors.path} if vectors.path else {"option": "embeddings"}
+        raise invalid_rows(np.concatenate(invalid), len(vectors), **fields)
     return norms, total / max(1, len(vectors))

@@ -23,9 +23,6 @@ CHUNK_BYTES = 16 << 20
 
 MAX_COLUMNS = 1 << 16
 
-MAX_VALUE = 1e15
-"""Limit of absolute values: sums of their squares are finite in float32."""
-
 _READERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
