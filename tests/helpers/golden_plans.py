@@ -35,6 +35,11 @@ PLANS = {
         "args": [2, 2, 11],
         "steps": range(6),
     },
+    "named": {
+        "examples": ["wrens", "owls", "kites", "Wrens", "öwls", "owls", "wrens", "kites"] * 3,
+        "args": [2, 2, 11],
+        "steps": range(6),
+    },
     "large": {"sizes": [10**6, 10**5, 10**4] * 60, "args": [8, 4, 7], "steps": [0, 1, 22, *FAR]},
     "chosen": {
         "sizes": [4, 10, 10, 2, 10, 10],

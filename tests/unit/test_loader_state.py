@@ -20,7 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from loaded import CLASSES, COUNT, LABELS, copy_batch, numbers_of, same
+from opened import opened
 from plan_cases import class_table
+from written import write
 
 from covey import CoveyError
 from covey.adapters.step_reader import StepReader
@@ -176,6 +178,30 @@ def test_state_of_other_batches(ds):
                 one.load_state_dict(two.state_dict())
             assert error.value.option == name
         assert (loader.step, other.step) == (3, 0)
+
+
+def test_state_of_other_class_names(tmp_path):
+    """The plans of both datasets are equal: only the names of their classes differ."""
+    loaders = []
+    for name, birds in {"a": ["owl", "wren", "crow"], "b": ["auk", "owl", "wren"]}.items():
+        examples = [{"x": n, "label": sorted(birds)[n % 3]} for n in range(30)]
+        write(examples, tmp_path / name, label="label")
+        for options in ({}, {"labels": "contiguous"}):
+            loaders.append((name, opened(tmp_path / name, **options).batches(2, 2, seed=5)))
+    for (name, loader), (other_name, other) in itertools.product(loaders, loaders):
+        assert (loader.plan.batches(0, 9) == other.plan.batches(0, 9)).all()
+        loader.seek(3)
+        saved = loader.state_dict()
+        if name == other_name:
+            other.load_state_dict(saved)
+        else:
+            with pytest.raises(PlanError, match="the state belongs to other batches") as error:
+                other.load_state_dict(saved)
+            assert error.value.option == "sum"
+        # States of earlier versions do not have the names.
+        old = {**saved["plan"], "sum": saved["plan"]["sum"] % 2**32}
+        other.load_state_dict({**saved, "plan": old})
+        assert other.step == 3
 
 
 @pytest.mark.parametrize(

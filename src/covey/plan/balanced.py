@@ -265,12 +265,23 @@ class BalancedPlan(Plan):
     # State.
 
     def _checksum(self) -> int:
-        """Return a checksum of the classes, and of the first records of the class table."""
+        """Return a checksum of the classes, their names, and the first records of the class table.
+
+        The bits from 2**32 on are those of the names. They are 0 if the names are the class ids,
+        and in states that were saved before names were compared. The result is less than 2**53,
+        which JSON readers of other languages keep exactly.
+        """
         eligible = self._eligible
-        records = np.ascontiguousarray(eligible.table.by_class[:_CHECKSUM_RECORDS])
+        table = eligible.table
+        records = np.ascontiguousarray(table.by_class[:_CHECKSUM_RECORDS])
         # A state of a dataset is valid for the same dataset with other class ids.
-        found = _core.crc32c(eligible.labels if eligible.keys is None else eligible.keys)
-        return _core.crc32c(records, _core.crc32c(eligible.counts, found))
+        keys = eligible.labels if eligible.keys is None else eligible.keys
+        found = _core.crc32c(records, _core.crc32c(eligible.counts, _core.crc32c(keys)))
+        names = table.names[eligible.labels] if len(table.names.known) else []
+        if names and names != list(map(str, keys.tolist())):
+            text = "\n".join(names).encode(errors="surrogatepass")
+            found |= (_core.crc32c(text) & 0x1FFFFF) << 32
+        return found
 
     @cached_property
     def description(self) -> dict[str, Any]:

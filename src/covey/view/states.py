@@ -202,7 +202,7 @@ def _fit(
             if first is None and candidate is candidates[-1]:
                 raise
             continue
-        if plan.description == dict(described):
+        if loader_state.find_difference(plan, described) is None:
             return candidate, plan
         first = plan if first is None else first
     assert first is not None
