@@ -19,6 +19,8 @@ from written import write
 import covey
 from covey import Tensor
 from covey.errors import SkippedRecordsWarning
+from covey.reading import Gatherer
+from covey.reading.open_files import Reservations
 from covey.storage import open_storage
 
 COUNT, CLASSES = 180, 12
@@ -72,6 +74,15 @@ def make_numbers(directory: Path, **options: Any) -> covey.Dataset:
 
 def make_read(directory: Path) -> covey.Dataset:
     return make_numbers(directory, mmap=False)
+
+
+def make_unmapped(directory: Path) -> covey.Dataset:
+    """Return a dataset with more shards than the maps that are left."""
+    return with_maps(make_numbers(directory), Reservations(lambda: 4))
+
+
+def with_maps(ds: covey.Dataset, maps: Reservations) -> covey.Dataset:
+    return ds._with(gatherer=Gatherer(ds._gatherer.tables, maps=maps))
 
 
 def make_unchecked(directory: Path) -> covey.Dataset:
@@ -256,7 +267,7 @@ def make_sum_with_remote(directory: Path) -> covey.Dataset:
 NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "strings", "files",
           "function", "joined", "joined strings", "sliced", "where", "selected", "unpacked",
           "mixed", "skipped", "contiguous", "sum"]  # fmt: skip
-OTHERS = ["read", "ragged", "gzip", "foreign gzip", "remote", "sum with remote"]
+OTHERS = ["read", "unmapped", "ragged", "gzip", "foreign gzip", "remote", "sum with remote"]
 
 
 # Batches.

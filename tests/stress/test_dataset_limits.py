@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loaded import with_maps
 from opened import Elsewhere, numbers, opened, put_numbers
 from written import write
 
@@ -17,6 +18,7 @@ import covey
 from covey.cli import main
 from covey.index import index_names
 from covey.maintenance.verify import verify
+from covey.reading.open_files import Reservations
 
 # The limit on open files.
 
@@ -83,6 +85,34 @@ def test_many_shards_and_few_descriptors(tmp_path, limited):
     write(examples, tmp_path / "many", label="label", shuffle=False, shards=200)
     for mmap in (True, False):
         assert limited(read_with_few_descriptors, tmp_path / "many", mmap) == []
+
+
+# The limit on maps.
+
+
+def test_datasets_share_the_limit_of_maps(tmp_path):
+    examples = [{"x": number, "label": number % 3} for number in range(400)]
+    write(examples, tmp_path / "birds", label="label", shuffle=False, shards=20)
+    maps = Reservations(lambda: 45)
+
+    def read():
+        ds = with_maps(opened(tmp_path / "birds"), maps)
+        assert ds[:]["x"].tolist() == list(range(400))
+        assert sorted(np.concatenate([x for x, _ in ds.shuffled(30)])) == list(range(400))
+        return ds
+
+    def mapped():
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return sum(str(tmp_path) in each for each in lines)
+
+    sets, found = [], []
+    for _ in range(3):
+        sets.append(read())
+        found.append(mapped())
+    assert found == [20, 40, 40]
+    sets.pop(0).close()
+    sets.append(read())
+    assert mapped() == 40
 
 
 # Several processes.

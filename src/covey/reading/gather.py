@@ -1,7 +1,8 @@
 """Read, verify and decode records by their ids.
 
 Shards are mapped into memory, and the native core reads all records of a batch in one call. Shards
-of GZIP members, and shards that must not be mapped, are read into buffers.
+of GZIP members, shards that must not be mapped, and datasets with too many shards for the maps of a
+process, are read into buffers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from covey import _core
 from covey._fork import ForkAware
 from covey.errors import ClosedError, CoveyError
 from covey.reading.decompressed import MemberError, inflate_member
+from covey.reading.open_files import MAPS, Reservations
 from covey.reading.open_shards import OpenShards
 from covey.reading.rows import (
     Ids,
@@ -59,6 +61,7 @@ class Gatherer(ForkAware):
         verify: Whether to verify the checksums of the data.
         mmap: Whether to map shards into memory; reading them is slower.
         cache_bytes: Size limit of the cache for remote and decompressed shards.
+        maps: Maps that are left in the process. If the splits have more shards, they are read.
     """
 
     def __init__(
@@ -68,13 +71,14 @@ class Gatherer(ForkAware):
         verify: bool = True,
         mmap: bool = True,
         cache_bytes: int | None = None,
+        maps: Reservations = MAPS,
     ) -> None:
         self.rows = IndexRows(tables)
         self.options: dict[str, Any] = {"verify": verify, "mmap": mmap, "cache_bytes": cache_bytes}
         """The options, by name."""
         self._verify = verify
         self._cache_bytes = cache_bytes
-        self._maps = mmap and not any(each.has_members for each in tables)
+        self._maps = None if not mmap or any(each.has_members for each in tables) else maps
         self._opened: OpenShards | None = None
         self._closed = False
         super().__init__()
@@ -95,7 +99,7 @@ class Gatherer(ForkAware):
             raise ClosedError("the dataset is closed", remedy="open it again")
         with self._lock:
             if self._opened is None or self._opened.process != os.getpid():
-                self._opened = OpenShards(self.tables, self._cache_bytes)
+                self._opened = OpenShards(self.tables, self._cache_bytes, self._maps)
             return self._opened
 
     def _reset_after_fork(self) -> OpenShards | None:
@@ -151,7 +155,7 @@ class Gatherer(ForkAware):
         that are not mapped.
         """
         opened = self._open()
-        if not self._maps or opened.is_remote:
+        if not opened.is_mapped or opened.is_remote:
             return None
         with contextlib.suppress(CoveyError):  # raised again when the records are read
             opened.map(opened.gather.missing(ids))
@@ -159,8 +163,8 @@ class Gatherer(ForkAware):
 
     def _can_map(self, opened: OpenShards, ids: Ids) -> bool:
         """Return whether to read from maps; not if too many remote shards must be pinned."""
-        if not self._maps or not opened.is_remote:
-            return self._maps
+        if not opened.is_mapped or not opened.is_remote:
+            return opened.is_mapped
         return len(np.unique(self.rows.take(ids)[1])) <= opened.max_pinned
 
     @property
@@ -208,7 +212,7 @@ class Gatherer(ForkAware):
             return False
         discarded.add(row)
         replaced = opened.discard(self.rows.segments(ids[row : row + 1]))
-        if replaced and self._maps:
+        if replaced and opened.is_mapped:
             opened.map(replaced)
         return replaced is not None
 

@@ -1,4 +1,4 @@
-"""Open files of local shards, and the limit on their number."""
+"""Open files of local shards, and the limits on their number and on that of maps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import itertools
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 
 from covey._fork import ForkAware
 from covey.untrusted import RegularFile
@@ -72,21 +73,35 @@ class FilePool(ForkAware):
         self.close()  # the descriptors of the child are its own
 
 
-class ReservedDescriptors(ForkAware):
-    """The number of descriptors that the mapped shards of all datasets may keep open."""
+class Reservations(ForkAware):
+    """What the shards of all datasets of the process may hold of a limited resource.
 
-    def __init__(self) -> None:
+    Args:
+        limit: Function that returns the limit.
+    """
+
+    def __init__(self, limit: Callable[[], int]) -> None:
         super().__init__()
+        self._limit = limit
         self._counts: dict[int, int] = {}
         self._keys = itertools.count()
 
     def reserve(self, owner: object, count: int) -> bool:
-        """Reserve descriptors for the lifetime of `owner`; return False if there are too few."""
+        """Reserve `count` for the lifetime of `owner`; return False if there are too few."""
         with self._lock:
-            if sum(list(self._counts.values())) + count > max_open_files() // 2:
+            if sum(list(self._counts.values())) + count > self._limit():
                 return False
             key = next(self._keys)
             self._counts[key] = count
         # Without the lock: the garbage collector may run while this thread holds it.
         weakref.finalize(owner, self._counts.pop, key)
         return True
+
+
+DESCRIPTORS = Reservations(lambda: max_open_files() // 2)
+"""Descriptors that mapped shards keep open."""
+
+# Linux limits the maps of a process to 65,530 by default; other libraries have maps too.
+MAX_MAPS = 30_000
+MAPS = Reservations(lambda: MAX_MAPS)
+"""Maps of shards. A forked child has the maps of its parent, too."""

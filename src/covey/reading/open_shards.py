@@ -24,7 +24,7 @@ from covey.errors import FileChangedError, StorageError
 from covey.index import changed_state
 from covey.index.format import FINGERPRINT_BYTES, FileIdentity, Shard, fingerprint_of
 from covey.reading.decompressed import open_decompressed
-from covey.reading.open_files import FilePool, ReservedDescriptors, max_open_files
+from covey.reading.open_files import DESCRIPTORS, FilePool, Reservations, max_open_files
 from covey.reading.rows import Segments, Table, changed_error
 from covey.storage import Stat, cache_limit
 from covey.storage.local import local_stat
@@ -43,7 +43,6 @@ _MAX_OPENING = 8
 _OPENING_BYTES = 2 << 20
 
 _POOL = FilePool()
-_RESERVED = ReservedDescriptors()
 _OWNERS = itertools.count()
 
 
@@ -73,9 +72,12 @@ class OpenShards:
     Args:
         tables: The splits.
         cache_bytes: Size limit of the cache.
+        maps: Maps that are left in the process; None to map no shard.
     """
 
-    def __init__(self, tables: Sequence[Table], cache_bytes: int | None) -> None:
+    def __init__(
+        self, tables: Sequence[Table], cache_bytes: int | None, maps: Reservations | None
+    ) -> None:
         self.process = os.getpid()
         self.gather = _core.Gather([_row_table(table) for table in tables])
         self.is_remote = any(table.files.storage.is_remote for table in tables)
@@ -91,7 +93,9 @@ class OpenShards:
         self._owner = next(_OWNERS)
         self._lock = threading.Lock()  # of one process: a forked child opens the shards again
         self._mapping = threading.Lock()
-        self._keep_open = _RESERVED.reserve(self, len(self._shards))
+        self.is_mapped = maps is not None and maps.reserve(self, len(self._shards))
+        """Whether shards are mapped into memory."""
+        self._keep_open = self.is_mapped and DESCRIPTORS.reserve(self, len(self._shards))
         size = sum(shard.bytes for _, _, _, shard in self._shards)
         self._scattered = size > _memory_bytes() // 2
 
