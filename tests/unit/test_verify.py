@@ -740,16 +740,49 @@ def test_features_differ_from_the_index(directory):
     assert only(check(directory)).file == "features.json"
 
 
-def test_wrong_or_missing_class_names(directory):
+def test_wrong_or_missing_class_names(directory, tmp_path):
     path = directory / "species.labels.txt"
     path.write_text("crow\nowl\n")
     problem = only(check(directory))
     assert problem.file == path.name
     assert "2 names, but" in problem.reason
     path.write_text("crow\nwren\nowl\n")
-    assert {each.file for each in check(directory).problems} == {"features.json"}
+    for problem, split in zip(check(directory).problems, ("train", "test"), strict=True):
+        assert (problem.file, problem.split) == (path.name, split)
+        assert problem.reason.startswith(
+            f"class 1 is 'wren'; must be 'owl', as in birds-{split}.index.json; 1 more differ;"
+        )
+    # Both remedies.
+    covey.repair(directory, tmp_path / "repaired", progress=False)
+    assert (tmp_path / "repaired" / path.name).read_text() == "crow\nowl\nwren\n"
+    assert check(tmp_path / "repaired").is_valid
+    for each in (*directory.glob("*.npy"), *directory.glob("*.index.json")):
+        each.unlink()
+    covey.build_index(directory, progress=False)
+    assert check(directory).is_valid
+    assert about(directory).class_names == ("crow", "wren", "owl")
     path.unlink()
     assert "3 classes without names" in check(directory).problems[0].reason
+
+
+def test_changed_class_names_of_splits_that_know_a_part(tmp_path):
+    """An append to another split adds names; those that a split knows stay."""
+    names = [f"bird {n:03}" for n in range(100)]
+    for split, part, mode in (("train", names[:50], "error"), ("test", names, "error")):
+        examples = [{"x": 1, "species": name} for name in part]
+        write(examples, tmp_path, split, label="species", mode=mode)
+    assert check(tmp_path).is_valid
+    path = tmp_path / "species.labels.txt"
+    for number, splits in ((20, {"train", "test"}), (70, {"test"})):
+        changed = [*names]
+        changed[number] = "auk"
+        path.write_text("".join(f"{name}\n" for name in changed))
+        problems = check(tmp_path).problems
+        assert {(each.file, each.split) for each in problems} == {(path.name, s) for s in splits}
+        assert all(
+            each.reason.startswith(f"class {number} is 'auk'; must be 'bird {number:03}', as in ")
+            for each in problems
+        )
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])

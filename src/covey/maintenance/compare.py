@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.classes import CLASS_DTYPE, class_table, id_dtype, sort_by_class
 from covey.dataset.layout import Layout
-from covey.errors import CoveyError, FormatError
-from covey.filenames import FEATURES_FILE
+from covey.errors import CoveyError, FormatError, shorten
+from covey.filenames import FEATURES_FILE, label_file
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
 from covey.index.read import MAX_READ_BYTES, ArrayFile
 from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import CheckedShard, ScannedRows
-from covey.schema import Features
+from covey.schema import ClassLabel, Features
 from covey.schema.merge import Difference, describe, differences
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 
@@ -340,11 +340,35 @@ def compare_features(
         problems.add(index_file, f"its features cannot be those of a dataset: {reason_of(error)}")
         return
     for each in found:
+        changed = _changed_names(each.first, each.second)
+        file = label_file(metadata.features.path_of(each.name)) if changed else None
+        if file:
+            number, name, expected = changed[0]
+            more = f"; {len(changed) - 1:,} more differ" if len(changed) > 1 else ""
+            problems.add(
+                file,
+                f"class {number} is {shorten(name)!r}; must be {shorten(expected)!r}, as in "
+                f"{index_file}{more}; restore the file, or write a dataset with the names of the "
+                "index by `covey repair`; if the file is right, remove the index and run "
+                "`covey index`",
+            )
+            continue
         problems.add(
             FEATURES_FILE,
             f"feature {each.name!r} is {describe(each.second)}, but {describe(each.first)} in "
             f"{index_file}",
         )
+
+
+def _changed_names(indexed: Any, known: Any) -> list[tuple[int, str, str]]:
+    """Return the classes whose names are not those of the index: id, name and expected name."""
+    if not isinstance(indexed, ClassLabel) or not isinstance(known, ClassLabel):
+        return []
+    names, expected = known.names or (), indexed.names or ()
+    if len(names) < len(expected):
+        return []
+    pairs = zip(range(len(expected)), names, expected, strict=False)
+    return [each for each in pairs if each[1] != each[2]]
 
 
 def feature_differences(known: Features, indexed: Features) -> list[Difference]:
