@@ -32,6 +32,8 @@ _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/[^\s'\"<>]*")
 
 # The begin of the query of a URL other than HTTP; any other "?" is part of a pattern.
 _QUERY = re.compile(r"[?#][\w.~%+\-\[\]]+=")
+# A path of HTTP may end with parameters, such as ";token=".
+_HTTP_QUERY = re.compile(r"[?#]|;[\w.~%+\-\[\]]+=")
 
 # A URL of which pathlib has removed a slash.
 _CUT_URL = re.compile(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]")
@@ -59,7 +61,8 @@ class Url:
     path: str
     """The host or bucket, and the path in it."""
     query: str
-    """The query and fragment, with their ``?`` or ``#``. They may contain credentials."""
+    """The parameters of an HTTP path, the query and the fragment, with their ``;``, ``?`` or ``#``.
+    They may contain credentials."""
     tail: str
     """The archive that contains the file: ``::s3://bucket/archive.zip``."""
 
@@ -90,6 +93,14 @@ class Url:
             )
         userinfo, path, query = found
         path = path.rstrip("/")
+        parameters = re.split(r"[?#]", query, maxsplit=1)[0]
+        if parameters and "/" in parameters + ("" if "/" in path else "/"):
+            raise StorageError(
+                "a parameter of this URL does not follow the last name of its path",
+                path=shown(text),
+                remedy="percent-encode ';' in the path and '/' in the parameter, or pass it in the "
+                "query, after '?'",
+            )
         if protocol == "memory":  # "memory:///x" and "memory://x" are the same there
             path = path.lstrip("/")
         head = "".join(f"{part}::" for part in parts[:first])
@@ -303,7 +314,7 @@ def _split(protocol: str, rest: str) -> tuple[str, str, str] | None:
         return None
     userinfo = host[: host.rfind("@") + 1]
     rest = rest[len(userinfo) :]
-    found = re.search(r"[?#]", rest) if protocol in _HTTP else _QUERY.search(rest)
+    found = (_HTTP_QUERY if protocol in _HTTP else _QUERY).search(rest)
     end = len(rest) if found is None else found.start()
     return userinfo, rest[:end], rest[end:]
 
@@ -350,11 +361,11 @@ def _shown_part(part: str) -> str:
     # A password may contain an unquoted "/", "@" or "?". What follows the last "@" is not part of
     # it, but may be part of a query.
     before, _, after = rest.rpartition("@")
-    return f"{scheme}{_HIDDEN}" if re.search("[?#]", before) else f"{scheme}{_cut_query(after)}"
-
-
-def _cut_query(rest: str) -> str:
-    return re.split(r"[?#]", rest, maxsplit=1)[0]
+    return (
+        f"{scheme}{_HIDDEN}"
+        if re.search("[?#]", before)
+        else scheme + _HTTP_QUERY.split(after, maxsplit=1)[0]
+    )
 
 
 def _option_secrets(value: Any, name: str = "") -> Iterator[str]:

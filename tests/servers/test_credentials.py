@@ -203,6 +203,9 @@ HIDDEN = [
     ("", f"?a=1:{SECRET}"),
     ("", f"?{SECRET}"),
     ("", f"#{SECRET}"),
+    ("", f";token={SECRET}"),
+    ("", f";v=2;token=a%2F{SECRET}?sig={SECRET}"),
+    ("", f";token=a/{SECRET}"),
     (f"me:{SECRET}@", ""),
     (f"{SECRET}@", ""),
     (f"me:%2F{SECRET}@", f"?sig={SECRET}"),
@@ -242,6 +245,12 @@ def test_shown_and_redact(url, around):
         ("https://me:secret@host/a@b/x?sig=secret", "https://host/a@b/x"),
         ("https://me:secret@[::1]:80/x", "https://[::1]:80/x"),
         ("https://host/x?role=arn:aws:iam::12:secret", "https://host/x"),
+        ("https://me:secret@host/x;token=secret;v=2?sig=secret", "https://host/x"),
+        ("https://host/a;token=secret/x", "https://host/a"),
+        ("https://me:s/e@host/x;token=secret", "https://host/x"),
+        ("zip://a::https://h/z.zip;token=secret", "zip://a::https://h/z.zip"),
+        ("https://host/a;b/x;y", "https://host/a;b/x;y"),
+        ("s3://bucket/day;hour=3/x", "s3://bucket/day;hour=3/x"),
         ("https://host/a@b/x?sig=c@d", "https://host/a@b/x"),
         ("ftp://me:se/cret@host/x", "ftp://host/x"),
         ("ftp://me:s@e@cr/et@host/x", "ftp://host/x"),
@@ -282,6 +291,7 @@ def test_ambiguous_url(url):
         ("http://[::1]:80/x", "", "[::1]:80/x", ""),
         ("http://me:p@[::1]/x?a::b", "me:p@", "[::1]/x", "?a::b"),
         ("https://h/x?role=arn:aws:iam::12:role", "", "h/x", "?role=arn:aws:iam::12:role"),
+        ("https://u:p@h/a;b/x;token=c@d?e/f", "u:p@", "h/a;b/x", ";token=c@d?e/f"),
         ("https://u:p@h/a@2/x", "u:p@", "h/a@2/x", ""),
         ("https://u:p@h:80/x?to=a@b", "u:p@", "h:80/x", "?to=a@b"),
         ("sftp://me@host/home/me@work/x", "me@", "host/home/me@work/x", ""),
@@ -291,6 +301,13 @@ def test_parse_url(url, userinfo, path, query):
     found = Url.parse(url)
     assert (found.userinfo, found.path, found.query) == (userinfo, path, query)
     assert str(found) == url
+
+
+@pytest.mark.parametrize("path", ["/a;token=secret/birds", "/;token=secret", "/a;t=secret/x?b"])
+def test_parameter_that_is_not_at_the_end(path):
+    with pytest.raises(StorageError, match="does not follow the last name") as caught:
+        Url.parse(f"https://host{path}")
+    assert caught.value.path in ("https://host/a", "https://host/")
 
 
 def test_query_with_colons_and_ipv6_host():
@@ -356,10 +373,12 @@ def shards(count):
         yield file.getvalue()
 
 
-@pytest.mark.parametrize("query", ["?sig=*&a[0]=1", "?sig=a:b/c?d", "?X-Amz-Signature=1#2", "?x"])
+@pytest.mark.parametrize(
+    "query", ["?sig=*&a[0]=1", "?sig=a:b/c?d", "?X-Amz-Signature=1#2", "?x", ";sig=*"]
+)
 def test_query_is_not_a_pattern(query):
     objects = Objects()
-    (objects.files["/a/x.tfrecord"],) = shards(1)
+    (objects.files[f"/a/x.tfrecord{query}".partition("?")[0]],) = shards(1)
     with serving(objects.handler()) as server:
         url = f"{server}/a/x.tfrecord{query}"
         assert len(covey.open(url)) == 1
