@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import covey
@@ -29,3 +30,18 @@ def test_the_example_runs_twice(tmp_path, monkeypatch, capsys):
         for command in commands:
             assert main(shlex.split(command)) == 0, capsys.readouterr().err
     assert len(covey.open("data/birds", split="train")) == 48
+
+
+def test_the_guarantee_of_small_classes(tmp_path):
+    """The first guarantee names the defaults of the code."""
+    examples = [{"x": n, "bird": name} for n, name in enumerate(["owl"] * 6 + ["auk"] * 2)]
+    covey.write(examples, tmp_path / "birds", label="bird", progress=False)
+    with covey.open(tmp_path / "birds") as birds:
+        with pytest.warns(covey.errors.SmallClassesWarning, match="their examples are repeated"):
+            loader = birds.batches(2, 5, seed=1)
+        for x, y in loader.take(20):
+            times = [np.unique(x[y == each], return_counts=True)[1].max() for each in (0, 1)]
+            assert times == [3, 1]
+    guarantee = README.read_text().partition("## Guarantees")[2].split("\n- ")[1]
+    assert "repeats them as evenly as possible, with a warning" in " ".join(guarantee.split())
+    assert 'small_classes="drop"' in guarantee
