@@ -124,7 +124,7 @@ def test_info_of_a_directory(tmp_path):
     assert found.dataset_size == 1234
 
 
-class Numbers(tfds.core.GeneratorBasedBuilder):
+class Numbers(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """A dataset that TFDS prepares."""
 
     VERSION = tfds.core.Version("3.0.1")

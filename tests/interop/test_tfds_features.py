@@ -546,7 +546,7 @@ MADE = {
 ENCODED = ["gif", "lazy sound", "video", "any video", "two frames", "videos", "images"]
 
 
-class Everything(tfds.core.GeneratorBasedBuilder):
+class Everything(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Made by TFDS."""
 
     VERSION = tfds.core.Version("1.0.0")
