@@ -65,6 +65,7 @@ def test_lasso(visit):
     page.see("120 examples inside the lasso")
     page.see("120 examples selected")
     page.click("[data-action=clear]")
+    page.wait(lambda: not page.one(".selection-bar").is_displayed())  # the points move
     # Around one point: the examples inside are those whose positions are.
     points = [position(page, index) for index in range(120)]
     box = page.run("""
@@ -84,7 +85,7 @@ def test_lasso(visit):
         for dx, dy in ((-side, -side), (side, -side), (side, side), (-side, side))
     ]
     page.lasso(CLOUD, corners)
-    page.see("inside the lasso")
+    page.wait(lambda: page.text(".cloud-panel .muted").split()[0] not in ("120", "Draw"))
     page.wait(lambda: page.all(".cloud-panel .card-open"))
     count = int(page.text(".cloud-panel .muted").split()[0])
     assert abs(count - len(inside)) <= len(near)

@@ -253,7 +253,7 @@ def test_keys_move_in_the_grid(visit):
 
 def downloaded(page, downloads, name):
     file = downloads / name
-    page.wait(file.exists)
+    page.wait(lambda: file.exists() and file.stat().st_size)  # empty until it is complete
     text = file.read_text()
     file.unlink()
     return text

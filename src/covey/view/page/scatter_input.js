@@ -48,7 +48,11 @@ export class ScatterInput {
     const [dx, dy] = [x - pointer.x, y - pointer.y];
     if (Math.hypot(x - pointer.startX, y - pointer.startY) > CLICK_DISTANCE) pointer.isClick = false;
     if (scatter.lasso) {
-      if (Math.hypot(x - scatter.lasso.at(-2), y - scatter.lasso.at(-1)) >= LASSO_DISTANCE) scatter.lasso.push(x, y);
+      // A browser reports the moves of one frame as one event.
+      const moves = event.getCoalescedEvents?.() ?? [];
+      for (const [a, b] of [...moves.map((move) => this.at(move)), [x, y]]) {
+        if (Math.hypot(a - scatter.lasso.at(-2), b - scatter.lasso.at(-1)) >= LASSO_DISTANCE) scatter.lasso.push(a, b);
+      }
       scatter.drawOverlay();
     } else if (this.pointers.size === 2) {
       const other = [...this.pointers].find(([id]) => id !== event.pointerId)[1];
