@@ -1,5 +1,6 @@
 """TensorFlow and TFDS read the datasets that covey writes, and covey adds to those of TFDS."""
 
+import gzip
 import json
 import shutil
 from functools import partial
@@ -14,11 +15,14 @@ from hypothesis import given, settings
 from schemas import NUMBERS, datasets, plain, same
 from test_judges import tensorflow_spec
 from written import (
+    about,
+    as_items,
     check_index,
     column,
     files,
     fresh_process,
     index,
+    index_paths,
     info,
     read,
     shard_paths,
@@ -26,7 +30,10 @@ from written import (
     write,
 )
 
+import covey
 from covey import ClassLabel, Features, Image, Ragged, Tensor
+from covey.errors import DatasetError
+from covey.tfrecord.block import MAX_MEMBER_BYTES
 
 tf.config.set_visible_devices([], "GPU")
 
@@ -358,6 +365,77 @@ def test_metadata_of_tfds_remains(birds):
     assert after["splits"][0] == before["splits"][0]
     assert {**after, "splits": []} == {**before, "splits": []}
     assert [split.name for split in info(directory).splits] == ["train", "test"]
+
+
+# Appending to compressed shards.
+
+COMPRESSED = {
+    "GZIP": lambda path: None,
+    "ZLIB": lambda path: None,
+    # A single member that is too large to be read for each record, as of other writers.
+    "GZIP, single member": lambda path: path.write_bytes(gzip.compress(gunzip(path), mtime=0)),
+    "GZIP and plain": lambda path: path.write_bytes(gunzip(path)),
+}
+
+
+def gunzip(path):
+    return gzip.decompress(path.read_bytes())
+
+
+PARTS = slice(0, 60), slice(60, 90)
+INDEX_STATES = {
+    "present": lambda path: None,
+    "missing": lambda path: path.unlink(),
+    "corrupt": lambda path: path.write_bytes(path.read_bytes()[:-9] + b"corrupt.\n"),
+}
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("state", INDEX_STATES)
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_append_to_compressed_shards(tmp_path, kind, state, is_given):
+    """The compression is read from the shards, and every record can be read at random."""
+    compression = kind[:4]
+    size = (MAX_MEMBER_BYTES if "single" in kind else 1000) // 20
+    data = {"x": np.arange(90), "label": np.arange(90) % 3}
+    data["text"] = [bytes([n]) * size for n in range(90)]
+    first, second = ({name: each[part] for name, each in data.items()} for part in PARTS)
+    options = {"label": "label", "shuffle": False, "shards": 2}
+    write(first, tmp_path, compression=compression, **options)
+    COMPRESSED[kind](shard_paths(tmp_path)[0])
+    if kind not in ("GZIP", "ZLIB"):  # the index of covey describes other shards
+        covey.build_index(tmp_path, progress=False)
+    for path in index_paths(tmp_path).values():
+        INDEX_STATES[state](path)
+    requested = {"compression": compression} if is_given else {}
+    for number in range(2):  # the second write uses the index of the first one
+        part = {name: each[number::2] for name, each in second.items()}
+        if number and state == "present":  # as the workers of an engine write shards
+            write([*as_items(part)], tmp_path, mode="append", part="1/1", **options, **requested)
+            covey.commit(tmp_path, progress=False)
+        else:
+            write(part, tmp_path, mode="append", **options, **requested)
+    assert covey.verify(tmp_path, progress=False).problems == ()
+    expected = [*range(60), *range(60, 90, 2), *range(61, 90, 2)]
+    dataset = covey.open(tmp_path, split="train")
+    order = np.random.default_rng(1).permutation(90).tolist()
+    assert [int(dataset[at]["x"]) for at in order] == [expected[at] for at in order]
+    assert [bytes(dataset[at]["text"]) for at in order] == [
+        data["text"][expected[at]] for at in order
+    ]
+    paths = [[*map(str, shard_paths(tmp_path))]]
+    if "plain" in kind:
+        paths = [paths[0][:1], paths[0][1:]]
+        assert tf.data.TFRecordDataset(paths.pop(0)).reduce(0, lambda n, _: n + 1) == 30
+    with pytest.raises(DatasetError) as caught:
+        other = "ZLIB" if compression == "GZIP" else "GZIP"
+        write(second, tmp_path, mode="append", **options, compression=other)
+    assert (caught.value.option, caught.value.found) == ("compression", other)
+    theirs = tf.data.TFRecordDataset(paths[0], compression_type=compression)
+    features = about(tmp_path).features
+    found = [int(features.decode(each)["x"]) for each in theirs.as_numpy_iterator()]
+    assert found == expected[-len(found) :]
+    assert len(found) == (60 if "plain" in kind else 90)
 
 
 @pytest.mark.parametrize("name", ["overwrite", "append"])

@@ -34,6 +34,7 @@ from covey.filenames import sidecar_stem
 from covey.schema import ClassLabel, Features
 from covey.schema.image_summary import ImageSummary
 from covey.schema.json import features_from_json, features_to_json
+from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import MAX_SHARDS, RegularFile, brief, check_path, os_errors, parse_json
 
 FORMAT_VERSION = 1
@@ -177,10 +178,20 @@ class IndexWriter:
         records: The total number of records.
         compressed: Whether the shards are compressed.
         labelled: Whether the records have classes.
+        single_stream: Whether records are addressed as :attr:`IndexMetadata.single_stream` says.
     """
 
-    def __init__(self, path: Path, records: int, *, compressed: bool, labelled: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        records: int,
+        *,
+        compressed: bool,
+        labelled: bool,
+        single_stream: bool = False,
+    ) -> None:
         self.path = path
+        self.single_stream = single_stream
         self._dtype = row_dtype(compressed=compressed, labelled=labelled)
         self._file = open(path, "w+b")  # noqa: SIM115
         _write_header(self._file, self._dtype, records)
@@ -192,14 +203,14 @@ class IndexWriter:
         """CRC-32C of the rows written so far."""
 
     def add(self, shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
-        """Write the rows of the next records of a shard."""
-        self.add_rows(make_index_rows(shard, locations, labels, self._dtype))
+        """Write the rows of the records of the next shard."""
+        self.add_rows(self._addressed(make_index_rows(shard, locations, labels, self._dtype)))
 
     def add_rows(self, rows: NDArray[Any]) -> None:
         """Write existing rows, such as those of an index that is extended."""
         if rows.dtype != self._dtype:
             given, rows = rows, np.zeros(len(rows), self._dtype)
-            for name in set(self._dtype.names or ()).intersection(given.dtype.names or ()):
+            for name in given.dtype.names or ():
                 rows[name] = given[name]
         rows = np.ascontiguousarray(rows)
         self._file.write(rows.data)
@@ -207,7 +218,7 @@ class IndexWriter:
         self.checksum = _core.crc32c(rows, self.checksum)
 
     def write_at(self, first: int, rows: NDArray[Any]) -> None:
-        """Write rows of any position, such as those of a shard that is complete before others.
+        """Write the rows of all records of a shard, which may be complete before others.
 
         Args:
             first: Position of the first row.
@@ -217,8 +228,16 @@ class IndexWriter:
             raise AssertionError(f"{len(rows)} rows of {rows.dtype} at {first}")
         self._is_ordered = False
         self._file.seek(self._start + first * self._dtype.itemsize)
-        self._file.write(np.ascontiguousarray(rows).data)
+        self._file.write(np.ascontiguousarray(self._addressed(rows)).data)
         self._written += len(rows)
+
+    def _addressed(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of a whole shard that covey wrote, addressed as the index does."""
+        if self.single_stream:
+            rows = rows.copy()
+            sizes = rows["length"].astype(np.uint64) + np.uint64(FRAME_BYTES)
+            rows["offset"], rows["inner_offset"] = 0, np.cumsum(sizes) - sizes
+        return rows
 
     def close(self) -> None:
         """Flush and close the file."""

@@ -24,7 +24,7 @@ from covey.dataset_info import SplitInfo
 from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
-from covey.index.format import Shard
+from covey.index.format import Shard, row_dtype
 from covey.labels import Classes, input_feature, make_label
 from covey.results import WriteResult
 from covey.schema import ClassLabel, Features, Steps
@@ -235,7 +235,7 @@ class SplitWriter:
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
         # The workers of an engine upload shards under their final names.
         target = target.with_new_token()
-        old, new, checksum, images = self._write_shards(
+        old, new, written, images = self._write_shards(
             target, ordered, classes, cuts, rows, compression, progress
         )
         progress.rename("indexing")
@@ -267,10 +267,10 @@ class SplitWriter:
             label_strings=classes.strings,
             compression=compression,
             records=sum(shard.records for shard in shards),
-            checksum=checksum,
+            checksum=written.checksum,
             class_checksums=class_checksums,
             shards=shards,
-            single_stream=compression == "ZLIB",
+            single_stream=written.single_stream,
             order={
                 "by": order.by,
                 "class": order.by_class and not target.appends,
@@ -316,13 +316,16 @@ class SplitWriter:
         self.staging.commit(change, check)
 
     def _choose_compression(self, target: TargetSplit) -> str | None:
-        """Return the compression of the options, or that of the shards before appended ones."""
+        """Return the compression of the options, or that of the shards before appended ones.
+
+        Of shards with and without compression, those with compression decide.
+        """
         requested = self._options.compression
-        if not target.appends:
+        found = target.old_compressions() if target.appends else ()
+        if not found:
             return requested
-        metadata = target.index_metadata(target.split)
-        old = None if metadata is None else metadata.compression
-        if requested not in (None, old):
+        old = next(filter(None, found), None)
+        if requested not in (None, *found):
             raise DatasetError(
                 f"the shards of split {target.split!r} have compression {old}",
                 path=target.directory,
@@ -330,7 +333,7 @@ class SplitWriter:
                 found=requested,
                 remedy="append without compression= to use theirs",
             )
-        return old
+        return requested or old
 
     def _write_shards(
         self,
@@ -341,22 +344,27 @@ class SplitWriter:
         rows: Path,
         compression: str | None,
         progress: Progress,
-    ) -> tuple[list[Shard], list[Shard], int, Mapping[str, ImageSummary] | None]:
+    ) -> tuple[list[Shard], list[Shard], IndexWriter, Mapping[str, ImageSummary] | None]:
         """Write shards and index rows.
 
         Returns:
-            Old shards, new shards, checksum of the rows, and the images of all shards.
+            Old shards, new shards, the closed writer of the rows, and the images of all shards.
         """
+        compressed = compression is not None
         old: list[Shard] = []
-        old_rows = np.zeros(0, np.int64)
+        old_rows = np.zeros(0, row_dtype(compressed=compressed, labelled=False))
         old_images: Mapping[str, ImageSummary] | None = {}
+        single_stream = compression == "ZLIB"
         if target.appends:
-            old, old_rows, old_images = target.old_index(classes)
+            metadata, old_rows = target.old_index(classes, compressed=compressed)
+            old, old_images = list(metadata.shards), metadata.images
+            single_stream |= metadata.single_stream
         index = IndexWriter(
             rows,
             len(old_rows) + ordered.records,
-            compressed=compression is not None,
+            compressed=compressed,
             labelled=classes.label is not None,
+            single_stream=single_stream,
         )
         threads = self._options.write_threads
         new_images: Mapping[str, ImageSummary] = {}
@@ -394,7 +402,7 @@ class SplitWriter:
             index.close()
         finally:
             index.abandon()
-        return old, new, index.checksum, join_summaries((old_images, new_images))
+        return old, new, index, join_summaries((old_images, new_images))
 
     def _shard_target(self, target: TargetSplit, before: int, shards: int) -> ShardTarget:
         """Return where the workers of an engine write shards.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from covey.index import (
 from covey.index.format import Shard
 from covey.labels import Classes, declared_label, guess_label, is_string, read_strings
 from covey.schema import Features
-from covey.schema.image_summary import ImageSummary
 from covey.schema.merge import add_classes
 from covey.schema.tfds_read import features_from_tfds
 from covey.storage import LocalStorage
@@ -187,11 +186,14 @@ class TargetSplit:
                 )
 
     def index_metadata(self, split: str) -> IndexMetadata | None:
-        """Return the metadata of the index of a split; None if it has no index of covey."""
+        """Return the metadata of the index of a split; None if there is none or it is corrupt."""
         splits = () if self.info is None else self.info.splits
         found = next((each for each in splits if each.name == split), None)
         stem = f"{self.name}-{split}" if found is None else found.stem(self.name)
-        return read_metadata(self.directory, stem)
+        try:
+            return read_metadata(self.directory, stem)
+        except FormatError:
+            return None
 
     def known_schema(self) -> tuple[Features | None, str | None]:
         """Return the features and the label of the records that remain; None if none do."""
@@ -229,24 +231,40 @@ class TargetSplit:
                     strings.update(read_strings(features, label, block))
         return tuple(sorted(strings))
 
+    def old_compressions(self) -> tuple[str | None, ...]:
+        """Return the compression of each shard of the old version that is not empty."""
+        found: list[str | None] = []
+        for name in self.old_shards():
+            path = self.directory / name
+            if path.stat().st_size:
+                with RecordReader(path) as reader:
+                    found.append(reader.compression)
+        return tuple(found)
+
     def old_index(
-        self, classes: Classes
-    ) -> tuple[list[Shard], NDArray[Any], Mapping[str, ImageSummary] | None]:
-        """Return the shards of the old version, the index rows of their records, and their images.
+        self, classes: Classes, *, compressed: bool
+    ) -> tuple[IndexMetadata, NDArray[Any]]:
+        """Return the index of the old version: its metadata and its rows.
 
         They are read from its index if that is valid, otherwise from the shards.
+
+        Args:
+            classes: Classes of the records.
+            compressed: Whether a shard is compressed.
         """
         metadata = self.index_metadata(self.split)
         files = ShardFiles(LocalStorage(), str(self.directory), self.old_shards())
         strings = () if metadata is None else metadata.label_strings or ()
         has_same_ids = strings == (classes.strings or ())[: len(strings)]
-        if metadata is not None and metadata.label == classes.label and has_same_ids:
+        is_compressed = metadata is not None and metadata.compression is not None
+        is_same = is_compressed == compressed and has_same_ids
+        if metadata is not None and metadata.label == classes.label and is_same:
             with contextlib.suppress(FormatError):
                 if find_changed(files, metadata.shards) is None:
                     assert self.old is not None
                     index = read_index(self.directory, self.old.stem(self.name), metadata)
-                    return list(metadata.shards), index.rows, metadata.images
+                    return metadata, index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
         index = IndexBuilder(classes.features, labeller, progress=False).build(files)
-        shards = [replace(shard, version="") for shard in index.metadata.shards]
-        return shards, index.rows, index.metadata.images
+        shards = tuple(replace(shard, version="") for shard in index.metadata.shards)
+        return replace(index.metadata, shards=shards), index.rows
