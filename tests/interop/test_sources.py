@@ -16,7 +16,7 @@ import pytest
 from PIL import Image as Pillow
 
 from covey import Features, RecordWriter, errors
-from covey.sources import KINDS, Source, open_source, register
+from covey.sources import KINDS, Source, open_source, open_splits, register
 
 SourceError = errors.SourceError
 
@@ -190,6 +190,44 @@ def test_all_kinds():
         "JSON",
         "CSV",
     ]
+
+
+BESIDE_IMAGES = [
+    (make_csv, "data.csv"),
+    (make_tsv, "data.tsv"),
+    (make_lines, "data.jsonl"),
+    (make_list, "train.json"),
+    (make_parquet, "train.parquet"),
+    (make_tar, "data-000000.tar"),
+    (make_records, "data.tfrecord"),
+]
+
+
+@pytest.mark.parametrize(("make", "name"), BESIDE_IMAGES, ids=[name for _, name in BESIDE_IMAGES])
+def test_tables_are_the_data_of_a_directory_with_images_below(tmp_path, make, name):
+    make_images(tmp_path / "thing")
+    expected = open_source(make(tmp_path / "thing" / name))
+    source = open_source(tmp_path / "thing")
+    assert source.kind == expected.kind
+    assert [plain(item)[1] for item in source.examples] == [
+        plain(item)[1] for item in expected.examples
+    ]
+    found = open_splits(tmp_path / "thing")
+    assert found.notes == (
+        f"read as {KINDS[expected.kind.replace('TSV', 'CSV')].name!r}, not as 'image directory'; "
+        "kind= (--kind) decides otherwise",
+    )
+    named = open_splits(tmp_path / "thing", kind="image directory")
+    assert (named.kind, named.length, named.notes) == ("image directory", 3, ())
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
+def test_metadata_of_images_is_not_their_data(tmp_path, name):
+    make_images(tmp_path / "thing")
+    make = {"metadata.csv": make_csv, "metadata.jsonl": make_lines}[name]
+    make(tmp_path / "thing" / name)
+    source = open_source(tmp_path / "thing")
+    assert (source.kind, source.length, source.notes) == ("image directory", 3, ())
 
 
 def test_explicit_kind(tmp_path):

@@ -113,6 +113,7 @@ _SOUNDS = FileKind("audio directory", "sound", "audio", is_sound, read_sound, in
     recognise=_has_sounds,
     rank=1,
     options=OPTIONS,
+    is_below=True,
 )
 def open_audio_directory(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open sounds in class directories. An example has the samples and the sampling rate."""

@@ -9,7 +9,7 @@ import shlex
 from covey.errors import CoveyError, DatasetError, adapt_remedy
 from covey.labels import guess_label
 from covey.schema import Features
-from covey.sources.registry import KINDS, Kind, ProbedPath, open_splits
+from covey.sources.registry import Kind, ProbedPath, detect, open_splits
 from covey.sources.source import Source, SourceSplits, list_names
 
 # Larger files are not read to count their examples.
@@ -27,7 +27,7 @@ def source_hint(path: str) -> DatasetError | None:
     """
     try:
         probed = ProbedPath.probe(path)
-        kind = next((each for each in KINDS.values() if each.recognise(probed)), None)
+        kind, _ = detect(probed)
     except (CoveyError, OSError):
         return None
     if kind is None or kind.name in _DATASETS:

@@ -135,6 +135,7 @@ _IMAGES = FileKind("image directory", "image", "image", is_image, read_image, _i
     recognise=_has_images,
     rank=2,
     options=OPTIONS,
+    is_below=True,
 )
 def open_image_directory(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open images in class directories. An example has the encoded image."""

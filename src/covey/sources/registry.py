@@ -13,7 +13,7 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +22,7 @@ from covey.sources.source import (
     Source,
     SourceOptions,
     SourceSplits,
+    add_notes,
     as_source_error,
     choose_split,
     list_names,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from covey.sources.source import SourceKeywords
 
 HEAD_BYTES = 1 << 16
+_METADATA_TABLES = ("metadata.csv", "metadata.jsonl")
+"""Tables that describe the images of a directory, and are not data of their own."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class Kind:
     """Formats are tried in ascending order of rank."""
     options: frozenset[str] = frozenset()
     """Names of the options of :class:`SourceOptions` that the format has, except ``label``."""
+    is_below: bool = False
+    """Whether its files may be at any depth below a directory."""
 
     def check_options(self, options: SourceOptions, path: str) -> None:
         """Raise SourceError if an option is given that the format does not have."""
@@ -137,6 +142,7 @@ def register(
     recognise: Callable[[ProbedPath], bool],
     rank: int = 0,
     options: Iterable[str] = (),
+    is_below: bool = False,
 ) -> Callable[[OpenKind], OpenKind]:
     """Return a decorator that registers a function as the opener of a format.
 
@@ -147,11 +153,13 @@ def register(
         rank: Position in the order of detection. Formats that match many files have a high rank.
         options: Names of the options of :class:`SourceOptions` that the format has, except
             ``label``, which all formats have.
+        is_below: Whether its files may be at any depth below a directory. If the directory itself
+            has files of another format, it has that format.
     """
     own = frozenset(options)
 
     def add(function: OpenKind) -> OpenKind:
-        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank, own)]
+        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank, own, is_below)]
         KINDS.clear()
         KINDS.update((kind.name, kind) for kind in sorted(kinds, key=lambda kind: kind.rank))
         return function
@@ -219,16 +227,36 @@ def _open_split(splits: SourceSplits, split: str, path: str) -> Source:
 def _open(path: str, kind: str | None, options: SourceOptions) -> Source | SourceSplits:
     named = None if kind is None else find_kind(kind)
     probed = ProbedPath.probe(path)
-    found = named or next((each for each in KINDS.values() if each.recognise(probed)), None)
+    found, other = (named, None) if named is not None else detect(probed)
     if found is not None:
         found.check_options(options, path)
-        return found.open(probed, options)
+        opened = found.open(probed, options)
+        if other is None:
+            return opened
+        note = f"read as {found.name!r}, not as {other.name!r}; kind= (--kind) decides otherwise"
+        return add_notes(opened, note)
     supported = "; ".join(f"{each.name}: {each.description}" for each in KINDS.values())
     raise source_error(
         probed.path,
         f"found {probed.describe()}, which has no supported format ({supported})",
         remedy="pass kind= if it has one of them",
     )
+
+
+def detect(probed: ProbedPath) -> tuple[Kind | None, Kind | None]:
+    """Return the format of a path, and another format that files below its tables have.
+
+    Files at the top level of a directory decide before files in its subdirectories: a table beside
+    ``plots/1.png`` is the data. Tables that describe images, such as ``metadata.csv``, are not.
+    """
+    found = next((each for each in KINDS.values() if each.recognise(probed)), None)
+    if found is None or not found.is_below:
+        return found, None
+    files = [each for each in probed.files if os.path.basename(each) not in _METADATA_TABLES]
+    top = replace(probed, files=tuple(files), directories=())
+    others = (each for each in KINDS.values() if not each.is_below and each.recognise(top))
+    table = next(others, None)
+    return (found, None) if table is None else (table, found)
 
 
 @contextmanager

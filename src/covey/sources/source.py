@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
@@ -171,6 +171,14 @@ class SourceSplits(Mapping[str, Source]):
 
     def __repr__(self) -> str:
         return f"<SourceSplits: {list_names(self)}>"
+
+
+def add_notes(source: Source | SourceSplits, *notes: str) -> Source | SourceSplits:
+    """Return a source with further notes."""
+    if isinstance(source, Source):
+        return replace(source, notes=(*source.notes, *notes))
+    openers = {split: partial(source.__getitem__, split) for split in source}
+    return SourceSplits(openers, notes=(*source.notes, *notes))
 
 
 class LazyItems(Sequence[Item], abc.ABC):
