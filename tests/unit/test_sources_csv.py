@@ -1,5 +1,6 @@
 """Tables: types, headers, encodings; errors name the line, and the other items are read."""
 
+import csv
 import gzip
 import json
 import math
@@ -8,6 +9,7 @@ import pytest
 from source_items import read
 
 from covey import ClassLabel, Tensor, errors
+from covey.sources import csv as tables
 from covey.sources import open_source, open_splits
 from covey.sources.csv import CsvTable
 from covey.sources.registry import HEAD_BYTES
@@ -138,10 +140,27 @@ def test_unclosed_quote(write_file):
 
 
 def test_cell_larger_than_the_limit_of_csv(write_file):
-    path = write_file(f"name,n\n{'x' * 200_000},1\nowl,2\n")
-    first, second = read(open_source(path, kind="CSV"))
-    assert first[0] == 2
-    assert "field larger than field limit" in first[1]
+    """The limit of the csv module does not apply, and is not changed for its other users."""
+    limit = csv.field_size_limit()
+    text = "x, \n" * 50_000
+    path = write_file(f'name,n\n"{text}",1\n{"y" * (limit + 1)},2\nowl,3\n', "birds.csv")
+    source = open_source(path)
+    assert kinds(source) == {"name": "str", "n": "int64"}
+    assert [example["name"] for _, example in source.examples] == [text, "y" * (limit + 1), "owl"]
+    assert csv.field_size_limit() == limit
+    with pytest.raises(csv.Error, match="field larger than field limit"):
+        list(csv.reader(["y" * (limit + 1)]))
+
+
+def test_cell_larger_than_the_limit(write_file, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_CELL_CHARACTERS", 1000)
+    path = write_file(f"name,n\n{'x' * 1001},1\nowl,2\n", "birds.csv")
+    tables._csv.cache_clear()
+    try:
+        first, second = read(open_source(path))
+    finally:
+        tables._csv.cache_clear()
+    assert first == (2, "the row cannot be parsed: field larger than field limit (1000)")
     assert second == (1, {"name": "owl", "n": 2})
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
@@ -37,6 +38,8 @@ from covey.sources.text import (
     utf8_error,
 )
 
+MAX_CELL_CHARACTERS = 64 << 20
+"""Maximum length of a cell."""
 TABLE_EXTENSIONS = frozenset((".csv", ".tsv", ".tab"))
 
 _DELIMITERS = (",", "\t", ";", "|")
@@ -46,6 +49,22 @@ _SEP_LINE = re.compile(rb'"?sep=(.)"?\r?\n', re.IGNORECASE)
 _PROSE_EXTENSIONS = frozenset((".txt", ".md", ".rst", ".log", ".html", ".xml", ".py"))
 # Rows that are compared with the first one, which may be a header.
 _INSPECTED_ROWS = 1000
+_INSPECTED_CHARACTERS = 16 << 20
+
+
+@cache
+def _csv() -> Any:
+    """Return the C module of the csv module, as an instance with a limit of cells of its own.
+
+    The limit of the csv module, 131,072 characters, is one for the process. It is not changed.
+    """
+    spec = importlib.util.find_spec("_csv")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.field_size_limit(MAX_CELL_CHARACTERS)
+    return module
 
 
 @dataclass(frozen=True)
@@ -103,7 +122,7 @@ class CsvTable:
         if sep is not None:
             with open_text(path) as file:
                 table = replace(table, offset=len(file.readline()), line=2)
-        rows = list(islice(table.rows(), _INSPECTED_ROWS))
+        rows = list(table._first_rows())
         if not rows:
             raise source_error(path, f"there is no row after the line {head[:8].decode()!r}", 2)
         first = rows[0].cells
@@ -150,6 +169,15 @@ class CsvTable:
             next(self._parse(lines))
             return replace(self, offset=lines.offset, line=lines.line)
 
+    def _first_rows(self) -> Iterator[CsvRow]:
+        """Yield the rows to inspect, fewer if their cells are long."""
+        size = 0
+        for row in islice(self.rows(), _INSPECTED_ROWS):
+            yield row
+            size += 0 if isinstance(row.cells, SourceError) else sum(map(len, row.cells))
+            if size > _INSPECTED_CHARACTERS:
+                return
+
     def rows(self) -> Iterator[CsvRow]:
         """Yield the rows after the header."""
         return self._rows(self.offset, self.line)
@@ -163,8 +191,7 @@ class CsvTable:
             yield from self._parse(_CsvLines(file, self.path, offset, line))
 
     def _parse(self, lines: _CsvLines) -> Iterator[CsvRow]:
-        import csv
-
+        csv = _csv()
         reader = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=True)
         while True:
             # The reader has consumed all lines of the previous row, and no more.
@@ -268,8 +295,7 @@ def sniff_delimiter(head: bytes, share: float = 0.5) -> str | None:
     >>> sniff_delimiter(b"name;weight\nowl;1,5\n")
     ';'
     """
-    import csv
-
+    csv = _csv()
     text = head.removeprefix(UTF8_BOM).decode(errors="replace")
     lines = text.splitlines(keepends=True)[:100]
     if len(lines) > 1 and len(head) >= HEAD_BYTES // 2 and len(lines) < 100:
