@@ -178,13 +178,18 @@ def put(url, options, examples, **arguments):
     return write(examples, url, storage_options=options, **arguments)
 
 
-def put_in_child(url, endpoint, options, examples, arguments):
-    """Write in a process that sends its id to the server; return its exit status."""
+def commit(url, options):
+    options = {**options, "session": SESSION}
+    return covey.commit(url, storage_options=options, progress=False)
+
+
+def run_in_child(endpoint, action):
+    """Run an action in a process that sends its id to the server; return its exit status."""
     child = os.fork()
     if child == 0:
         try:
             urllib.request.urlopen(f"{endpoint}/--process/{os.getpid()}").close()
-            put(url, options, examples, **arguments)
+            action()
         except BaseException:
             os._exit(1)
         os._exit(0)
@@ -261,7 +266,8 @@ def test_kill_at_every_request(bucket, fresh, old_files, name, moment):
             bucket.client.put_object(Bucket="bucket", Key=f"{prefix}/{each}", Body=data)
         old = plain(bucket, prefix)
         server.reset(lambda number, environ, fatal=fatal: number == fatal, server.kill, moment)
-        status = fresh(put_in_child, url, bucket.endpoint, bucket.options, examples, arguments)
+        action = partial(put, url, bucket.options, examples, **arguments)
+        status = fresh(run_in_child, bucket.endpoint, action)
         server.reset()
         found = plain(bucket, prefix)
         is_new.append(found != old)
@@ -280,6 +286,55 @@ def test_kill_at_every_request(bucket, fresh, old_files, name, moment):
     assert status == 0
     assert fatal > 15
     assert is_new == sorted(is_new)
+
+
+def test_parts_after_a_killed_commit(bucket, fresh, old_files):
+    """A commit deletes parts that are committed, and no others."""
+    again, committed = [{"x": 3, "label": "ab"[i % 2]} for i in range(30)], []
+    for fatal in itertools.count():
+        prefix = f"commit{next(COUNTER)}/birds"
+        url = f"s3://bucket/{prefix}"
+        for each, data in old_files.items():
+            bucket.client.put_object(Bucket="bucket", Key=f"{prefix}/{each}", Body=data)
+        old = plain(bucket, prefix)
+        put_parts(url, bucket.options, NEW)
+        changes = itertools.count()
+        bucket.server.reset(
+            lambda number, environ, fatal=fatal, changes=changes: (
+                is_change_of_names(environ) and next(changes) == fatal
+            ),
+            bucket.server.kill,
+            "after",
+        )
+        status = fresh(run_in_child, bucket.endpoint, partial(commit, url, bucket.options))
+        bucket.server.reset()
+        assert status == -signal.SIGKILL
+        found = plain(bucket, prefix)
+        committed.append(found != old)
+        put_parts(url, bucket.options, again)
+        assert commit(url, bucket.options).notes == ()
+        expected = sorted([*found["train"], *(each["x"] for each in again)])
+        assert plain(bucket, prefix)["train"] == expected
+        assert not [each for each in bucket.names(prefix) if each.endswith("part.json")]
+        if committed.count(True) == 2:
+            break
+    assert False in committed
+
+
+def is_change_of_names(environ):
+    """Return whether a request is the switch, or deletes files."""
+    method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+    is_switch = method == "PUT" and path.endswith("/dataset_info.json")
+    return (
+        is_switch
+        or method == "DELETE"
+        or (method == "POST" and "delete" in environ["QUERY_STRING"])
+    )
+
+
+def put_parts(url, options, examples):
+    for part in ("1/2", "2/2"):
+        put(url, options, examples, mode="append", part=part)
 
 
 def overwrite(url, options, number):

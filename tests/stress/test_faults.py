@@ -13,7 +13,10 @@ import pytest
 from faults import (
     FAULTS,
     MAX_CHANGES,
+    NEW,
+    OLD,
     OPERATIONS,
+    Commit,
     as_reader,
     clean,
     outcomes,
@@ -24,7 +27,7 @@ from faults import (
     struck,
     visible,
 )
-from written import check_index, fresh_process, write
+from written import check_index, column, fresh_process, write
 
 import covey
 from covey.cli import main
@@ -162,3 +165,69 @@ def kill_before_every_change_of_a_recovery(root):
             assert seen(directory) in recovered
             shutil.rmtree(directory)
     assert recoveries > 50
+
+
+AGAIN = [{"x": 50 + i, "label": "ab"[i % 2]} for i in range(len(NEW))]
+"""Other examples, whose records have the same size."""
+
+
+@pytest.mark.parametrize(
+    "way", ["append", "append twice", "overwrite", "some parts", "write of equal size"]
+)
+def test_parts_after_a_killed_commit(tmp_path, way, fresh):
+    fresh(commit_parts_after_a_killed_commit, tmp_path, way)
+
+
+def commit_parts_after_a_killed_commit(root, way):
+    """A commit deletes parts that are committed, and no others."""
+    is_first = way == "write of equal size"
+    mode = "error" if is_first else "append" if "append" in way else "overwrite"
+    operation, seen_states = Commit(options={"mode": mode}, is_first=is_first), set()
+    for step, directory, _ in states(root, operation, "kill"):
+        before, where = numbers(directory), f"killed before change {step}"
+        is_committed = before != numbers(root / "before" / "birds")
+        seen_states.add(is_committed)
+        if is_first:
+            commit_parts_after_a_write(directory, is_committed)
+            continue
+        if way == "append twice":
+            write(AGAIN, directory, label="label", mode="append")
+            with contextlib.suppress(DatasetError):  # there are no parts
+                covey.commit(directory, progress=False)
+            assert numbers(directory) == sorted(each["x"] for each in (*OLD, *NEW, *AGAIN)), where
+            continue
+        parts, again = (("2/2",), NEW) if way == "some parts" else (("1/2", "2/2"), AGAIN)
+        for part in parts:
+            write(again, directory, label="label", part=part, mode=mode)
+        if way == "some parts" and is_committed:
+            with pytest.raises(DatasetError, match="part 1 of 2 is missing"):
+                covey.commit(directory, progress=False)
+            assert runs(directory) == ["00002"], where
+            assert numbers(directory) == before, where
+            continue
+        assert covey.commit(directory, progress=False).notes == (), where
+        expected = [each["x"] for each in again]
+        assert numbers(directory) == sorted([*(before if mode == "append" else ()), *expected])
+        assert runs(directory) == [], where
+    assert seen_states == {False, True}
+
+
+def commit_parts_after_a_write(directory, is_committed):
+    """Commit parts after a write that has the names and sizes of the killed commit."""
+    if not is_committed:
+        write(AGAIN, directory, label="label")
+    before = numbers(directory)
+    with contextlib.suppress(DatasetError):
+        covey.commit(directory, progress=False)
+    assert runs(directory) == ([] if is_committed else ["00001", "00002"])
+    assert numbers(directory) == before
+
+
+def runs(directory):
+    """Return the numbers of the parts that have a complete run."""
+    return sorted(path.parent.name[:5] for path in directory.glob(".covey-parts-*/*/part.json"))
+
+
+def numbers(directory):
+    is_dataset = (directory / "dataset_info.json").exists()
+    return sorted(column(directory, "x")) if is_dataset else []

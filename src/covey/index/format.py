@@ -316,6 +316,8 @@ class IndexMetadata:
     ``offset`` is 0, and ``inner_offset`` is the offset in all decompressed data of the shard."""
     images: Mapping[str, ImageSummary] | None = None
     """The images of each image feature; None if they were not counted."""
+    parts: tuple[str, ...] = ()
+    """Names of the runs of parts that ``covey.commit`` has written; empty for any other write."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -347,6 +349,8 @@ class IndexMetadata:
         }
         if self.images:
             content["images"] = {name: each.to_json() for name, each in self.images.items()}
+        if self.parts:
+            content["parts"] = self.parts
         content["content_checksum"] = content_checksum(content)
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -387,6 +391,7 @@ class IndexMetadata:
                 single_stream=_typed(content["single_stream"], bool),
                 images=images
                 and {name: ImageSummary.from_json(each) for name, each in images.items()},
+                parts=tuple(_typed(each, str) for each in _typed(content.get("parts", []), list)),
             )
         except FormatError:
             raise

@@ -97,6 +97,8 @@ def _build_split(
     if index is None or is_new or label not in (None, index.metadata.label):
         is_new = True
         index = _build(layout, split, state, label, options, from_dali)
+        if state.metadata is not None and state.kind != "stale":
+            index = replace(index, metadata=replace(index.metadata, parts=state.metadata.parts))
     if is_new or not state.is_beside:
         _store(split, index)
     exported: list[str] = []

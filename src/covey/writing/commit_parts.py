@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from covey._locks import reporting_failures
 from covey._progress import Progress
 from covey._text import list_names
-from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.dataset_info import DatasetInfo
 from covey.engines.base import (
     EngineArgument,
     Threads,
@@ -41,6 +40,8 @@ from covey.writing.part_files import (
     find_parts,
     list_runs,
     parts_directory,
+    remove_committed,
+    remove_empty,
     remove_parts,
 )
 from covey.writing.part_format import (
@@ -57,7 +58,6 @@ from covey.writing.write_steps import resolve_schema, write_ordered
 
 _NAME = re.compile(r"(\d{5,9})-of-(\d{5,9})-\d{20}-[0-9a-f]{8}")
 _MAX_NAMED = 10
-_MARKER = "committing.json"
 
 
 @checks_keywords()
@@ -101,11 +101,11 @@ def commit(
     target = parse_path(path)
     storage = open_storage(target, storage_options)
     location = _find_parts(storage, target, split)
-    found = _find_committed(storage, target, location)
-    if found is not None:
-        _remove_parts(storage, location, list_runs(storage, location))
-        return found
-    parts, notes = _read_parts(storage, location)
+    removed = remove_committed(storage, storage.clean(target)).get(storage.name(location), [])
+    if removed and not list_runs(storage, location):
+        splits = storage.name(location)[len(PARTS_PREFIX) :].split("+")
+        return _committed(storage, target, splits)
+    parts, notes = _read_parts(storage, location, removed)
     options, joined, inputs, columns, bits = write_from_json(parts[0], memory_limit)
     if storage.name(location) != parts_directory(options.splits):
         raise FormatError(f"the parts are those of {list_names(options.splits)}", path=location)
@@ -119,8 +119,13 @@ def commit(
     with ExitStack() as stack, stage_split(target, options, storage_options) as writer:
         schema = resolve_schema(options, joined, writer.targets, writer.known_schema())
         _check_unchanged(schema, parts[0], shown(target))
-        marker = _Marker(storage, storage.join(location, _MARKER))
-        writer.before_commit = marker.add
+        writer.parts = tuple(part.name for part in parts)
+        if {*writer.parts} - {*list_runs(storage, location)}:
+            raise DatasetError(
+                "another process has committed or removed parts",
+                path=shown(location),
+                remedy="run `covey info`",
+            )
         subject = f"{writer.target.name} {', '.join(options.splits)}"
         bar = stack.enter_context(Progress(progress, None, "reading", subject=subject))
         with Threads() if chosen is None else chosen.start() as pool:
@@ -167,8 +172,15 @@ def _find_parts(storage: Storage, path: str, split: str | None) -> str:
     )
 
 
-def _read_parts(storage: Storage, location: str) -> tuple[list[PartRun], tuple[str, ...]]:
+def _read_parts(
+    storage: Storage, location: str, removed: Sequence[str]
+) -> tuple[list[PartRun], tuple[str, ...]]:
     """Return the last run of each part, in order, and notes about parts that were run again.
+
+    Args:
+        storage: Storage of the parts.
+        location: Directory of the parts.
+        removed: Names of runs that were committed before, for the error.
 
     Raises:
         DatasetError: If a part is missing, or differs from the others.
@@ -212,8 +224,10 @@ def _read_parts(storage: Storage, location: str) -> tuple[list[PartRun], tuple[s
     (total,) = totals
     missing = [number for number in range(1, total + 1) if number not in by_number]
     if missing:
+        before = sorted({int(name.partition("-")[0]) for name in removed})
         raise DatasetError(
-            f"{_listed(missing)} of {total} {'is' if len(missing) == 1 else 'are'} missing",
+            f"{_listed(missing)} of {total} {'is' if len(missing) == 1 else 'are'} missing"
+            + (f"; {_listed(before)} of an earlier run were committed before" if before else ""),
             path=shown_path,
             remedy=f"run `covey write SOURCE TARGET --part {missing[0]}/{total}`",
         )
@@ -293,62 +307,28 @@ def _check_unchanged(schema: WriteSchema, part: PartRun, path: str) -> None:
         )
 
 
-class _Marker:
-    """File of the versions that a commit is about to make current."""
-
-    def __init__(self, storage: Storage, path: str) -> None:
-        self._storage = storage
-        self._path = path
-        self._versions: list[Any] = []
-
-    def add(self, version: SplitInfo) -> None:
-        """Add the version of a split."""
-        self._versions.append(_version_to_json(version))
-        self._storage.write(self._path, json.dumps(self._versions).encode())
-
-
-def _version_to_json(version: SplitInfo) -> list[Any]:
-    lengths = list(version.shard_lengths)
-    return [version.name, version.template, lengths, version.num_bytes]
-
-
-def _find_committed(storage: Storage, path: str, location: str) -> WriteResult | None:
-    """Return the result of a commit that was killed before it removed the parts; None if none was.
-
-    Its marker has the versions that are current now.
-    """
-    marker = storage.join(location, _MARKER)
+def _committed(storage: Storage, path: str, splits: Sequence[str]) -> WriteResult:
+    """Return the result of a commit that was killed before it removed the parts."""
     file = storage.join(storage.clean(path), INFO_FILE)
-    try:
-        versions = parse_json(storage.read(marker), marker)
-        info = DatasetInfo.from_json(storage.read(file), file)
-    except FileNotFoundError:
-        return None
-    current = {each.name: each for each in info.splits}
-    if not isinstance(versions, list) or not versions:
-        return None
-    found = []
-    for version in versions:
-        name = version[0] if isinstance(version, list) and version else None
-        split = current.get(name) if isinstance(name, str) else None
-        if split is None or _version_to_json(split) != version:
-            return None
-        found.append(
-            WriteResult(
-                path=shown(path),
-                split=split.name,
-                shards=(),
-                records=split.num_examples,
-                bytes=split.num_bytes,
-                label=None,
-                classes={},
-                features=Features({}),
-                skipped=(),
-                seconds=0.0,
-                notes=("the parts were committed before; they are removed now",),
-            )
+    info = DatasetInfo.from_json(storage.read(file), file)
+    first, *others = (
+        WriteResult(
+            path=shown(path),
+            split=split.name,
+            shards=(),
+            records=split.num_examples,
+            bytes=split.num_bytes,
+            label=None,
+            classes={},
+            features=Features({}),
+            skipped=(),
+            seconds=0.0,
+            notes=("the parts were committed before; they are removed now",),
         )
-    return replace(found[0], others=tuple(found[1:]))
+        for split in info.splits
+        if split.name in splits
+    )
+    return replace(first, others=tuple(others))
 
 
 def _remove_parts(storage: Storage, location: str, names: Sequence[str]) -> None:
@@ -356,6 +336,4 @@ def _remove_parts(storage: Storage, location: str, names: Sequence[str]) -> None
     with contextlib.suppress(OSError):
         for name in names:
             remove_parts(storage, storage.join(location, name))
-        storage.remove([storage.join(location, _MARKER)])
-        if not storage.is_remote:
-            Path(location).rmdir()
+        remove_empty(storage, location)

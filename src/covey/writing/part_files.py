@@ -1,4 +1,9 @@
-"""The directories of parts, below the directory of the dataset; see :mod:`covey.writing.parts`."""
+"""The directories of parts, below the directory of the dataset; see :mod:`covey.writing.parts`.
+
+The index of a version that ``covey.commit`` has written names the runs of its parts. The switch to
+this version commits them: from then on they are obsolete, and the next writer removes those that a
+killed commit has left.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from covey.dataset_info import DatasetInfo
+from covey.errors import CoveyError
+from covey.filenames import INFO_FILE
+from covey.index import IndexMetadata, index_names
 from covey.storage import Storage
 
 PART_FILE = "part.json"
@@ -46,6 +55,54 @@ def list_runs(storage: Storage, location: str) -> list[str]:
         return []
     found = [file[len(location) :].strip("/").split("/") for file in files]
     return sorted(each[0] for each in found if len(each) == 2 and each[1] == PART_FILE)
+
+
+def find_committed(storage: Storage, root: str, name: str) -> set[str]:
+    """Return the names of the runs of a directory of parts that are committed.
+
+    Args:
+        storage: Storage of the dataset.
+        root: Directory of the dataset.
+        name: Name of the directory of parts.
+    """
+    found: set[str] = set()
+    with contextlib.suppress(OSError, CoveyError):  # without an index, the runs are not known
+        path = storage.join(root, INFO_FILE)
+        info = DatasetInfo.from_json(storage.read(path), path)
+        for split in info.splits:
+            if split.name in name[len(PARTS_PREFIX) :].split("+"):
+                path = storage.join(root, index_names(split.stem(info.name))["metadata"])
+                found.update(IndexMetadata.from_json(storage.read(path), path).parts)
+    return found
+
+
+def remove_committed(storage: Storage, root: str) -> dict[str, list[str]]:
+    """Remove the runs that are committed.
+
+    Args:
+        storage: Storage of the dataset.
+        root: Directory of the dataset.
+
+    Returns:
+        The names of the runs that were removed, by directory of parts.
+    """
+    removed = {}
+    for name in find_parts(storage, root, f"*/{PART_FILE}"):
+        location = storage.join(root, name)
+        committed = find_committed(storage, root, name)
+        removed[name] = [run for run in list_runs(storage, location) if run in committed]
+        for run in removed[name]:
+            remove_parts(storage, storage.join(location, run))
+        if removed[name]:
+            remove_empty(storage, location)
+    return removed
+
+
+def remove_empty(storage: Storage, location: str) -> None:
+    """Delete a directory of parts if it is empty; a URL has no empty directories."""
+    if not storage.is_remote:
+        with contextlib.suppress(OSError):
+            os.rmdir(location)
 
 
 def remove_parts(storage: Storage, location: str) -> None:

@@ -35,11 +35,11 @@ from covey.filenames import (
     is_staging,
     is_version_file,
 )
-from covey.storage import open_storage
+from covey.storage import LocalStorage, open_storage
 from covey.storage.local import remove_stale_temporaries
 from covey.untrusted import os_errors, read_file
 from covey.writing import versions
-from covey.writing.part_files import find_parts, remove_parts
+from covey.writing.part_files import find_parts, remove_committed, remove_parts
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
 # Names in a staging directory.
@@ -72,6 +72,7 @@ def clean_up(
     if storage.name(location) == INFO_FILE:
         location = storage.parent(location)
     if storage.is_remote:
+        remove_committed(storage, location)
         deleted = delete_obsolete(storage, location)
     else:
         directory = Path(location)
@@ -110,6 +111,7 @@ def recover_locked(directory: Path, own: Path | None = None) -> None:
                 continue
             with contextlib.suppress(PermissionError):  # of another user; it blocks only its split
                 _recover_staging(directory, path)
+    remove_committed(LocalStorage(), os.fspath(directory))
 
 
 def _recover_staging(directory: Path, path: Path) -> None:

@@ -20,7 +20,6 @@ from covey._files import link_or_copy, sync
 from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey._threads import ordered_map
-from covey.dataset_info import SplitInfo
 from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
@@ -31,11 +30,12 @@ from covey.schema import ClassLabel, Features, Steps
 from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
-from covey.storage import LocalStorage, is_remote
+from covey.storage import LocalStorage, is_remote, open_storage
 from covey.urls import shown
 from covey.writing.commit import Change, Staging, staged
 from covey.writing.distributed_records import DistributedRecords
 from covey.writing.options import WriteOptions
+from covey.writing.part_files import remove_committed
 from covey.writing.publish import RemoteStaging
 from covey.writing.reduce_stage import ShardTarget
 from covey.writing.shards import Cuts, plan_cuts, write_shards
@@ -63,6 +63,8 @@ def stage_split(
         return
     appends = options.mode == "append"
     with RemoteStaging(path, options.splits, appends=appends, options=storage_options) as remote:
+        storage = open_storage(path, storage_options)
+        remove_committed(storage, storage.clean(path))
         with staged(remote.directory, options.split) as staging:
             writer = SplitWriter(path, options, staging, unique=True, remote=remote)
             yield writer
@@ -112,8 +114,8 @@ class SplitWriter:
     """The splits, and the dataset before the write."""
     progress: Progress | None = None
     """Progress bar of :meth:`write`, which an upload continues."""
-    before_commit: Callable[[SplitInfo], None] | None = None
-    """Called with each new version before the commit."""
+    parts: tuple[str, ...] = ()
+    """Names of the runs of parts whose records are written."""
 
     def __init__(
         self,
@@ -247,8 +249,6 @@ class SplitWriter:
         shards = _name_shards(old, new, target, directory, is_uploaded=is_uploaded)
         if self.remote is not None and is_uploaded:
             self.remote.expect({shard.name: shard.bytes for shard in shards[len(old) :]})
-        if self.before_commit is not None:
-            self.before_commit(target.version_info(shards))
         index_files = [names["rows"], names["metadata"]]
         counts: dict[Any, int] = {}
         class_checksums: tuple[int, int] | None = None
@@ -277,6 +277,7 @@ class SplitWriter:
                 "seed": self._options.seed,
             },
             images=images,
+            parts=self.parts,
         )
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
