@@ -131,6 +131,16 @@ def split_of_file(name: str) -> str | None:
     return found[1] if found else None
 
 
+def split_order(name: str) -> tuple[int, str]:
+    """Return the sort key of a split: common names come first, in their order.
+
+    >>> sorted(["dev", "fold", "test", "Train"], key=split_order)
+    ['Train', 'dev', 'test', 'fold']
+    """
+    groups = (i for i, group in enumerate(SPLIT_ALIASES) if name.lower() in group)
+    return next(groups, len(SPLIT_ALIASES)), name
+
+
 def _parse_slice(split: str, selector: str | None, text: str) -> SplitTerm | None:
     """Return the term for what stands in the brackets; None if it is not a valid slice."""
     if selector is None:

@@ -53,6 +53,11 @@ def generate_keyed(begin, end):
         yield f"key {i}", {"x": i, "label": f"class {i % 4}"}
 
 
+def generate_parted(begin, end):
+    for i in range(begin, end):
+        yield {"x": i, "label": i % 4, "part": ("train", "test")[i % 7 == 0]}
+
+
 # Sources of every kind, made in a directory.
 
 
@@ -180,6 +185,18 @@ CASES = {
     ),
     "hold out classes": (constant(NAMED), {"hold_out": covey.HoldOut(classes=3)}),
     "hold out integer classes": (constant(NUMBERS), {"hold_out": covey.HoldOut(classes=2)}),
+    "split by a feature": (constant(keyed()), {"split_by": "label"}),
+    "split by a feature of integers": (constant(NUMBERS), {"split_by": "label", "shards": 2}),
+    "split by a column of CSV": (make_csv, {"split_by": "label", "key": "x"}),
+    "split by a column of Parquet": (make_parquet, {"split_by": "label"}),
+    "split by a feature of functions": (
+        constant([partial(generate_parted, 0, 30), partial(generate_parted, 30, 40)]),
+        {"split_by": "part"},
+    ),
+    "columns, split by one of them": (
+        constant({"x": np.arange(50), "label": [f"c{i % 3}" for i in range(50)]}),
+        {"split_by": "label"},
+    ),
     "columns": (constant({"x": np.arange(50), "label": [f"c{i % 3}" for i in range(50)]}), {}),
     "columns, classes held out": (
         constant({"x": np.arange(50), "label": np.arange(50) % 9}),

@@ -1,8 +1,10 @@
-"""Hold-out: a second split of the same write, chosen by hashes."""
+"""Division of a source: a second split that hashes choose, or splits by a feature."""
 
+import csv
 import itertools
 import tempfile
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,14 @@ from written import about, check_index, column, files, read, write
 
 import covey
 from covey import ClassLabel, HoldOut, Tensor
-from covey.errors import DatasetError, DatasetExistsError, DuplicateKeyError, FormatError
+from covey.errors import (
+    DatasetError,
+    DatasetExistsError,
+    DuplicateKeyError,
+    FeatureError,
+    FormatError,
+)
+from covey.sources import Source, SourceSplits
 from covey.writing.commit import Staging
 
 NAMES = ("crow", "owl", "robin", "wren", "finch", "gull", "hawk", "ibis")
@@ -297,6 +306,188 @@ def test_skipped_examples(tmp_path):
     written = write(examples, tmp_path, hold_out=FRACTION, on_error="skip")
     assert [each.record for each in written.skipped] == [7, 30]
     assert both(tmp_path) == sorted({*range(50)} - {7, 30})
+
+
+# Splits that the values of a feature name.
+
+PARTS = ("train", "test", "val")
+
+
+def parted(count=60):
+    """Rows with a column of splits."""
+    return [{"x": n, "split": PARTS[n % 7 % 3], "label": NAMES[n % 5]} for n in range(count)]
+
+
+def as_csv(rows, path):
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+def as_columns(rows):
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def as_parquet(rows, path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table(as_columns(rows)), path)
+    return path
+
+
+FORMS = {
+    "items": lambda rows, directory: rows,
+    "pairs": lambda rows, directory: list(enumerate(rows)),
+    "function": lambda rows, directory: partial(iter, rows),
+    "columns": lambda rows, directory: as_columns(rows),
+    "CSV": lambda rows, directory: as_csv(rows, directory / "birds.csv"),
+    "Parquet": lambda rows, directory: as_parquet(rows, directory / "birds.parquet"),
+    "list": lambda rows, directory: [partial(iter, rows[:20]), partial(iter, rows[20:])],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_values_of_a_feature_are_the_splits(tmp_path, form):
+    """Each split has the records of a write of its examples alone, in every form."""
+    rows = parted()
+    examples = FORMS[form](rows, tmp_path)
+    written = covey.write(examples, tmp_path / "one", split_by="split", progress=False)
+    assert list(written.splits) == ["train", "val", "test"]
+    expected = {part: [row for row in rows if row["split"] == part] for part in PARTS}
+    for part, own in expected.items():
+        assert sorted(column(tmp_path / "one", "x", part)) == [row["x"] for row in own]
+        assert {*column(tmp_path / "one", "split", part)} == {part}
+        assert sum(written.splits[part].classes.values()) == len(own)
+        check_index(tmp_path / "one", part)
+    for memory_limit, workers in [(1, 1), (2000, 2)]:
+        directory = tmp_path / str(memory_limit) / "one"
+        options = {"memory_limit": memory_limit, "workers": workers}
+        covey.write(examples, directory, split_by="split", progress=False, **options)
+        assert files(directory) == files(tmp_path / "one")
+
+
+def test_integers_and_class_names_are_names_of_splits(tmp_path):
+    rows = [{"fold": n % 3, "kind": n % 2} for n in range(12)]
+    features = {"fold": "int64", "kind": ClassLabel(names=("old", "new"))}
+    options = {"features": features, "label": "kind", "progress": False}
+    for examples in (rows, as_columns(rows)):
+        written = covey.write(examples, tmp_path, split_by="fold", mode="overwrite", **options)
+        assert list(written.splits) == ["0", "1", "2"]
+        written = covey.write(examples, tmp_path, split_by="kind", mode="overwrite", **options)
+        assert list(written.splits) == ["new", "old"]
+
+
+def test_append_and_overwrite_by_a_feature(tmp_path):
+    options = {"split_by": "split", "progress": False}
+    covey.write(parted(), tmp_path, **options)
+    with pytest.raises(DatasetExistsError):
+        covey.write(parted(), tmp_path, **options)
+    more = [{**row, "x": -1} for row in parted(21)]
+    written = covey.write(more, tmp_path, mode="append", **options)
+    assert sum(each.records for each in written.splits.values()) == 81
+    written = covey.write(more[:1], tmp_path, mode="overwrite", **options)
+    assert list(written.splits) == ["train"]
+    assert written.kept_splits == ("val", "test")
+    assert covey.verify(tmp_path).is_valid
+
+
+def test_images_of_a_table_are_read_once(tmp_path, monkeypatch):
+    from covey.sources import image_table
+
+    gif = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
+    rows = [{"file": f"{n}.gif", **row} for n, row in enumerate(parted(9))]
+    for row in rows:
+        (tmp_path / row["file"]).write_bytes(gif)
+    as_csv(rows, tmp_path / "metadata.csv")
+    read = []
+    monkeypatch.setattr(image_table, "read_image", lambda path: read.append(path) or gif)
+    with pytest.raises(FeatureError, match=r"the name of a split is '0\.gif'"):
+        covey.write(tmp_path, tmp_path / "out", split_by="file", label="label", progress=False)
+    assert read == []
+    covey.write(tmp_path, tmp_path / "out", split_by="split", label="label", progress=False)
+    assert sorted(read) == [str(tmp_path / row["file"]) for row in rows]
+
+
+def faulty(value, name="split"):
+    rows = parted(9)
+    rows[5] = {**rows[5], name: value}
+    return rows
+
+
+@pytest.mark.parametrize("form", ["items", "columns"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("", "the value is missing"),
+        (None, "the value is missing"),
+        (float("nan"), "the value is missing"),
+        ("a b", "the name of a split is 'a b'"),
+        ("all", "the name of a split is 'all'"),
+        (0.5, "the value 0.5 is of type float"),
+        (True, "the value True is of type bool"),
+        ([1], "is of type list"),
+    ],
+)
+def test_values_that_are_not_splits(tmp_path, form, on_error, value, reason):
+    examples = faulty(value) if form == "items" else as_columns(faulty(value))
+    with pytest.raises(FeatureError) as caught:
+        covey.write(
+            examples, tmp_path / "birds", split_by="split", on_error=on_error, progress=False
+        )
+    assert reason in caught.value.reason
+    assert (caught.value.feature, caught.value.example) == ("split", 5)
+    assert not (tmp_path / "birds").exists()
+
+
+def test_default_of_a_missing_split(tmp_path):
+    options = {"split_by": "split", "defaults": {"split": "val"}, "progress": False}
+    written = covey.write(faulty(None), tmp_path, **options)
+    assert {split: each.records for split, each in written.splits.items()} == {
+        "train": 4,
+        "val": 2,
+        "test": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("examples", "options", "field"),
+    [
+        (parted(), {"split": "train"}, "allowed"),
+        (parted(), {"hold_out": FRACTION}, "allowed"),
+        (iter(parted()), {}, "remedy"),
+        (parted(), {"split_by": "spilt"}, "allowed"),
+        (as_columns(parted()), {"split_by": "spilt"}, "allowed"),
+        ([{"split": f"s{n}", "label": n} for n in range(101)], {}, "allowed"),
+        (
+            SourceSplits({split: partial(Source, "x", "x", parted()) for split in "ab"}),
+            {},
+            "allowed",
+        ),
+        ([], {}, "reason"),
+    ],
+)
+def test_write_that_cannot_be_divided_by_a_feature(tmp_path, examples, options, field):
+    with pytest.raises(DatasetError) as caught:
+        covey.write(
+            examples, tmp_path / "out", **{"split_by": "split", "progress": False, **options}
+        )
+    assert caught.value.option == "split_by"
+    assert getattr(caught.value, field)
+    assert not (tmp_path / "out").exists()
+
+
+def test_source_that_changes_between_the_passes(tmp_path):
+    passes = iter([[], [], ["train", "test"], ["train", "val"]])
+
+    def examples():
+        return iter([{"x": 1, "split": split} for split in next(passes)])
+
+    with pytest.raises(FeatureError, match="the source was changed") as caught:
+        covey.write(examples, tmp_path / "out", split_by="split", label=None, progress=False)
+    assert (caught.value.feature, caught.value.example) == ("split", 1)
 
 
 # Errors.

@@ -51,6 +51,7 @@ examples:
   covey write photos data/birds                     a directory of images per class, or per split
   covey write photos data/birds --splits train,val --class-from last
   covey write birds.csv data/birds --label species
+  covey write birds.csv data/birds --split-by split
   covey write glyphs.npz data/glyphs --hold-out-classes 100
   covey write photos data/birds --hold-out-fraction 0.1 --on-error skip --report bad.jsonl
   covey write more.jsonl data/birds --mode append
@@ -137,8 +138,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
     splits = parser.add_argument_group("splits")
-    splits.add_argument(
+    names = splits.add_mutually_exclusive_group()
+    names.add_argument(
         "--split", help="split to write (default: all splits of SOURCE; train if it has none)"
+    )
+    names.add_argument(
+        "--split-by",
+        metavar="NAME",
+        help="feature whose values are the splits to write, such as a column of train and test",
     )
     held_out = splits.add_mutually_exclusive_group()
     held_out.add_argument(
@@ -247,6 +254,7 @@ def run(options: argparse.Namespace) -> None:
             options.target,
             split=options.split,
             hold_out=hold_out,
+            split_by=options.split_by,
             label=None if options.no_label else options.label or "auto",
             defaults=dict(options.default),
             key=options.key,
@@ -296,6 +304,8 @@ def _hold_out(options: argparse.Namespace) -> HoldOut | None:
         if options.hold_out_split is not None:
             options.refuse("--hold-out-split needs --hold-out-fraction or --hold-out-classes")
         return None
+    if options.split_by is not None:
+        options.refuse("--split-by cannot be used with --hold-out-fraction or --hold-out-classes")
     split = options.hold_out_split or "val"
     if split == (options.split or "train"):
         options.refuse(f"--split and --hold-out-split are both {split!r}")

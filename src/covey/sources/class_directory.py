@@ -32,7 +32,7 @@ from covey.sources.source import (
     list_names,
     source_error,
 )
-from covey.splits import SPLIT_ALIASES, SPLIT_NAMES
+from covey.splits import SPLIT_NAMES, split_order
 
 OPTIONS = ("splits", "class_depth", "class_from")
 """Options of formats that are read by :func:`open_class_directory`."""
@@ -261,7 +261,7 @@ class _Tree:
         common = next(iter(prefixes)) if len(prefixes) == 1 else None
         roots = {
             split: () if common is None else (*common, split)
-            for split in (names or dict.fromkeys(sorted(splits.values(), key=_split_order)))
+            for split in (names or dict.fromkeys(sorted(splits.values(), key=split_order)))
         }
         return self._with_classes(splits, roots, level)
 
@@ -279,10 +279,10 @@ class _Tree:
             parts for parts in self.counts if len(parts) > level and not _is_split(parts, level)
         ]
         above = [parts for parts in self.counts if 0 < len(parts) <= level]
-        splits = sorted({parts[level] for parts in found}, key=_split_order)
+        splits = sorted({parts[level] for parts in found}, key=split_order)
         is_leaf = all(len(parts) == level + 1 for parts in found)
         if others or above:
-            groups = {_split_order(split)[0] for split in splits}
+            groups = {split_order(split)[0] for split in splits}
             all_leaf = is_leaf and all(len(parts) == level + 1 for parts in (*others, *above))
             if all_leaf and len(groups) == 1:
                 return None  # one class has the name of a split
@@ -405,7 +405,7 @@ class _Tree:
             totals[name] += files
             depths.setdefault(name, set()).add(len(parts))
         listed = []
-        for name in sorted(totals, key=_split_order)[:_MAX_LISTED]:
+        for name in sorted(totals, key=split_order)[:_MAX_LISTED]:
             low, high = min(depths[name]), max(depths[name])
             depth = f"{low}" if low == high else f"{low} to {high}"
             listed.append(f"{name!r} ({self.files.count(totals[name])} at depth {depth})")
@@ -422,17 +422,11 @@ _NAMING = (
 def _names_of_splits(directories: Iterable[Parts]) -> list[str]:
     """Return the directories above those of the files that have common names of splits."""
     above = {name for parts in directories for name in parts[:-1] if name.lower() in SPLIT_NAMES}
-    return sorted(above, key=_split_order)
+    return sorted(above, key=split_order)
 
 
 def _is_split(parts: Parts, level: int) -> bool:
     return len(parts) > level and parts[level].lower() in SPLIT_NAMES
-
-
-def _split_order(name: str) -> tuple[int, str]:
-    """Return the sort key of a directory: common names of splits come first, in their order."""
-    groups = (i for i, group in enumerate(SPLIT_ALIASES) if name.lower() in group)
-    return next(groups, len(SPLIT_ALIASES)), name
 
 
 def _is_utf8(text: str) -> bool:

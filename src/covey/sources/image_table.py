@@ -89,6 +89,20 @@ class _ListedImages(LazyItems):
         key = f"{path}:{row.line}" if self.repeated else path
         return key, {"image": data, self.path_feature: path, **example}
 
+    def read_feature(self, name: str) -> Iterator[Item]:
+        """Yield the rows with one column only; the images are not read."""
+        table = self.listing.table
+        for position, row in enumerate(table.rows()):
+            try:
+                yield position, {name: self.typed.example(row, table)[self._column(name)]}
+            except SourceError as error:
+                yield error
+
+    def _column(self, name: str) -> str:
+        """Return the column of a feature."""
+        own = self.listing.table.names[self.listing.column]
+        return own if name == self.path_feature else name
+
     def _with_line(self, error: SourceError | FormatError, line: int) -> SourceError:
         """Return the error of a row, or of the image that it lists."""
         table = self.listing.table.path

@@ -141,6 +141,12 @@ class _ParquetItems:
                     yield from self._read_file(opened, file, first, max(0, begin - first), last, pa)
             first += rows
 
+    def read_feature(self, name: str) -> Iterator[Item]:
+        """Yield the rows with one column only."""
+        column = name if name in self.kinds else name.split("/")[0]
+        kinds = {each: kind for each, kind in self.kinds.items() if each == column}
+        yield from _ParquetItems(self.files, kinds, name if name == self.label else None)
+
     def _read_file(
         self, opened: Any, file: str, first: int, begin: int, end: int, pa: Any
     ) -> Iterator[Item]:

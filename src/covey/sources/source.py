@@ -121,7 +121,8 @@ class Source:
     examples: Iterable[Item]
     """The items; a picklable sequence if they can be read by position. An object with a method
     ``read_range(begin, end)`` yields the items of a range, so that several processes can read it
-    together."""
+    together; one with a method ``read_feature(name)`` yields items that have only this feature,
+    without reading the others."""
     _: KW_ONLY
     length: int | None = None
     """Number of items, unreadable ones included; None if counting them is expensive."""

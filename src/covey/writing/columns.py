@@ -35,7 +35,14 @@ from covey.shuffle.keys import (
     sort_words,
 )
 from covey.tfrecord.block import FRAME_BYTES
-from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
+from covey.writing.hold_out import (
+    HoldOut,
+    check_choice,
+    choose_classes,
+    choose_keys,
+    group_keys,
+    split_numbers,
+)
 from covey.writing.inputs import Input, name_classes
 from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
@@ -156,6 +163,10 @@ def prepare_columns(
             held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
             check_choice(options.hold_out, int(held_out.sum()), rows, "examples")
             chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
+        elif options.split_by is not None:
+            column = columns.get(options.split_by)
+            numbers = split_numbers(options.splits, classes.features, options.split_by, column)
+            chosen = [np.flatnonzero(numbers == split) for split in range(len(options.splits))]
         found.append(PreparedTable(columns, labels, keys, chosen, checked))
     return classes, found
 

@@ -236,6 +236,8 @@ class DistributedWrite:
         if not any(mapped.result.groups for mapped in pieces):
             return None
         self.has_keys = merge_keys(pieces)
+        if self.options.is_divided:
+            self.has_keys = dict.fromkeys(range(len(self.options.splits)), self.has_keys[0])
         self._survey = self._make_survey(pieces)
         self._rewrite(self._survey)
         hold_out = self.options.hold_out
@@ -389,10 +391,9 @@ class DistributedWrite:
 
     def find_example(self, position: int, split: int) -> tuple[MappedPiece, int] | None:
         """Return the piece of an example of a split, and its position in its source."""
-        is_divided = self.options.hold_out is not None
         for mapped in self._in_order():
             piece, examples = mapped.piece, mapped.result.examples
-            is_own = is_divided or piece.split == split
+            is_own = self.options.is_divided or piece.split == split
             if is_own and piece.first <= position < piece.first + examples:
                 return mapped, position - piece.first + piece.begin
         return None

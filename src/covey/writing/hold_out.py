@@ -1,7 +1,10 @@
-"""Hold-out: write some of the examples, or of the classes, as a second split.
+"""Division of one source into splits while its examples are written.
 
-The hash of a key or of a class name decides. The choice is the same in every run and on every
-machine, and is made while the examples are written: no pass over them comes before.
+``hold_out`` writes some of the examples, or of the classes, as a second split. The hash of a key or
+of a class name decides. The choice is the same in every run and on every machine, and no pass over
+the examples comes before.
+
+``split_by`` writes a split for each value of a feature.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.dataset_info import check_split_name
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FeatureError, FormatError, shorten
 from covey.labels import Classes, can_be_label
 from covey.schema import ClassLabel, Features
 from covey.shuffle.keys import Key, hash_keys
@@ -137,19 +140,84 @@ def _threshold(fraction: float) -> np.uint64:
     return np.uint64(int(fraction * 2.0**64))
 
 
-def group_keys(features: Features, by: str, column: Any) -> list[Key]:
+def group_keys(features: Features, by: str, column: Any, option: str = "hold_out.by") -> list[Key]:
     """Return the values of the feature that examples are divided by; those of classes are names.
 
     Raises:
         DatasetError: If the feature does not exist, or its values cannot be keys.
     """
-    if by not in features or not can_be_label(features[by]):
-        allowed = [name for name, feature in features.items() if can_be_label(feature)]
-        raise DatasetError(option="hold_out.by", found=by, choices=allowed)
+    check_feature(features, by, option)
     feature = features[by]
     names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
     values = column.tolist() if isinstance(column, np.ndarray) else column
     return [_name(value, names) for value in values]
+
+
+def check_feature(features: Features, by: str, option: str) -> None:
+    """Raise DatasetError unless examples can be divided by a feature."""
+    if by not in features or not can_be_label(features[by]):
+        allowed = [name for name, feature in features.items() if can_be_label(feature)]
+        raise DatasetError(option=option, found=by, choices=allowed)
+
+
+def split_numbers(
+    splits: Sequence[str], features: Features, by: str, column: Any
+) -> NDArray[np.intp]:
+    """Return the position of the split of each example, for the option ``split_by``.
+
+    Args:
+        splits: Names of the splits, which the values of the feature are.
+        features: Features of the examples.
+        by: The feature.
+        column: Its values.
+
+    Raises:
+        FeatureError: If a value is not one of the splits.
+    """
+    numbers = {name: number for number, name in enumerate(splits)}
+    names = list(map(str, group_keys(features, by, column, "split_by")))
+    unknown = next((row for row, name in enumerate(names) if name not in numbers), None)
+    if unknown is not None:
+        raise FeatureError(
+            f"the value is {shorten(names[unknown])!r}, which no example had before the write: the "
+            "source was changed",
+            feature=by,
+            example=unknown,
+        )
+    return np.array([numbers[name] for name in names], np.intp)
+
+
+def split_name(value: Any, names: Sequence[str], by: str) -> str:
+    """Return the name of the split that an example with this value belongs to.
+
+    Args:
+        value: Value of the feature.
+        names: Class names, if the feature is a ClassLabel that has them.
+        by: The feature.
+
+    Raises:
+        FeatureError: If the value is missing, or is not a valid name of a split.
+    """
+    value = value.item() if isinstance(value, np.generic) else value
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    is_nan = isinstance(value, float) and value != value
+    if value is None or value in ("", b"") or is_nan or (is_number and names and value < 0):
+        raise FeatureError(
+            "the value is missing", feature=by, remedy="every example must have a split"
+        )
+    if not is_number and not isinstance(value, (str, bytes)):
+        raise FeatureError(
+            f"the value {shorten(str(value))} is of type {type(value).__name__}; must be a string "
+            "or an integer",
+            feature=by,
+            remedy="every example must have a split",
+        )
+    name = str(_name(value, names))
+    try:
+        check_split_name(name)
+    except FormatError as error:
+        raise FeatureError(error.reason, feature=by, remedy="change this value") from None
+    return name
 
 
 def _name(value: Any, names: Sequence[str]) -> Key:

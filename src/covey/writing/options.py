@@ -57,11 +57,13 @@ class WriteOptions:
     workers: int | None = None
     on_error: OnError = "raise"
     hold_out: HoldOut | None = None
+    split_by: str | None = None
+    """Feature whose value is the split of an example; ``splits`` are its values."""
 
     def __post_init__(self) -> None:
         for split in (self.split, *self.more_splits):
             check_split_name(split)
-        for option in ("label", "key"):
+        for option in ("label", "key", "split_by"):
             value = getattr(self, option)
             _check(option, value, value is None or isinstance(value, str), "the name of a feature")
         names = self.names
@@ -82,6 +84,13 @@ class WriteOptions:
         self._check_integers()
         is_valid = self.hold_out is None or isinstance(self.hold_out, HoldOut)
         _check("hold_out", self.hold_out, is_valid, "a covey.HoldOut")
+        if self.hold_out is not None and self.split_by is not None:
+            raise DatasetError(
+                "hold_out divides one split",
+                option="split_by",
+                found=self.split_by,
+                allowed="omitted with hold_out=",
+            )
         if self.hold_out is not None and self.more_splits:
             raise DatasetError(
                 "examples are held out from one split, but the source has the splits "
@@ -123,6 +132,11 @@ class WriteOptions:
         """Names of the splits to write."""
         held_out = () if self.hold_out is None else (self.hold_out.split,)
         return (self.split, *self.more_splits, *held_out)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the examples of one source are divided into several splits."""
+        return self.hold_out is not None or self.split_by is not None
 
     @property
     def order(self) -> RecordOrder:

@@ -32,7 +32,14 @@ from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block
 from covey.writing.columns import RecordsToWrite, choose_label, fill_columns, flatten
 from covey.writing.encode import Chunk
-from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
+from covey.writing.hold_out import (
+    HoldOut,
+    check_choice,
+    choose_classes,
+    choose_keys,
+    group_keys,
+    split_numbers,
+)
 from covey.writing.inputs import name_classes
 from covey.writing.label_candidates import MAX_COUNTED, LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
@@ -255,22 +262,33 @@ class RecordSorter:
             raise self.candidates.error(features)
 
     def _divide_chunk(self, chunk: Chunk, split: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        """Yield the rows of each split: that of the chunk, unless some are held out by hashes."""
-        hold_out, block = self._options.hold_out, chunk.block
-        if hold_out is None or hold_out.fraction is None:
-            yield split, np.arange(len(block))
+        """Yield the rows of each split: that of the chunk, unless the options divide it."""
+        hold_out, split_by = self._options.hold_out, self._options.split_by
+        if split_by is not None:
+            features, column = self._decode_feature(chunk, split_by)
+            try:
+                numbers = split_numbers(self._options.splits, features, split_by, column)
+            except FeatureError as error:
+                if error.example is not None:
+                    error.example = int(chunk.positions[error.example])
+                raise
+        elif hold_out is not None and hold_out.fraction is not None:
+            keys: Sequence[Key] = chunk.positions.tolist() if chunk.keys is None else chunk.keys
+            if hold_out.by is not None:
+                features, column = self._decode_feature(chunk, hold_out.by)
+                keys = group_keys(features, hold_out.by, column)
+            numbers = choose_keys(hold_out, keys).astype(np.intp)
+        else:
+            yield split, np.arange(len(chunk.block))
             return
-        keys: Sequence[Key] = chunk.positions.tolist() if chunk.keys is None else chunk.keys
-        if hold_out.by is not None:
-            features = name_classes(chunk.features, self._class_names)
-            is_known = hold_out.by in features
-            column = leaf(features.decode_batch(block, [hold_out.by])) if is_known else None
-            keys = group_keys(features, hold_out.by, column)
-        mask = choose_keys(hold_out, keys)
-        for side in (0, 1):
-            chosen = np.flatnonzero(mask == side)
-            if len(chosen):
-                yield side, chosen
+        for number in np.unique(numbers).tolist():
+            yield number, np.flatnonzero(numbers == number)
+
+    def _decode_feature(self, chunk: Chunk, name: str) -> tuple[Features, Any]:
+        """Return the features of a chunk, and the values of one of them; None if it has none."""
+        features = name_classes(chunk.features, self._class_names)
+        is_known = name in features
+        return features, leaf(features.decode_batch(chunk.block, [name])) if is_known else None
 
     def _find_group(self, features: Features, split: int, has_keys: bool) -> _Group:
         for group in self._groups:
@@ -295,7 +313,7 @@ class RecordSorter:
 
     def _new_spool(self, order: RecordOrder, *, unique: bool) -> Spool:
         self._spools += 1
-        active = 1 if self._options.hold_out is None else 2
+        active = len(self._options.splits) if self._options.is_divided else 1
         return Spool(
             self._directory,
             memory_limit=max(1, self._options.memory_limit // active),
@@ -335,12 +353,16 @@ class RecordSorter:
             counts = [sum(group.spool.records for group in groups) for groups in by_split]
             check_choice(hold_out, counts[1], sum(counts), "examples")
         splits = [
-            self._collect(groups, inferred, classes, unique=self.has_keys.get(split, False))
+            self._collect(groups, inferred, classes, unique=self._has_keys(split))
             for split, groups in enumerate(by_split)
         ]
         if hold_out is not None and hold_out.fraction is None:
             splits = self._divide_classes(splits[0], classes, hold_out)
         return RecordsToWrite(classes.features, classes, splits)
+
+    def _has_keys(self, split: int) -> bool:
+        """Return whether the examples of a split have keys."""
+        return self.has_keys.get(0 if self._options.is_divided else split, False)
 
     def detach(self) -> list[tuple[RecordGroup, list[Run]]]:
         """Return all records as sorted runs on disk, which the caller owns."""

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from covey.errors import DatasetError, FeatureError
+import numpy as np
+
+from covey.errors import CoveyError, DatasetError, FeatureError, list_names
 from covey.labels import AUTO
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.merge import describe, extends, unify
 from covey.sources import Source, SourceSplits, open_splits
 from covey.sources.source import PathKeywords, choose_split, renaming_note
+from covey.splits import split_order
+from covey.writing.columns import flatten
+from covey.writing.hold_out import check_feature, split_name
 from covey.writing.input_types import is_source_list, normalize_input
-from covey.writing.inputs import Input
+from covey.writing.inputs import Input, get_value, name_classes, split_item
 from covey.writing.options import WriteOptions
+from covey.writing.write_steps import located
 
 DEFAULT_SPLIT = "train"
+MAX_SPLIT_VALUES = 100
+"""Maximum number of splits that a feature divides a source into."""
 
 
 def normalize_splits(
@@ -136,6 +144,105 @@ def _is_splits(examples: Any) -> bool:
         and bool(examples)
         and all(isinstance(v, Source) or hasattr(v, "column_names") for v in examples.values())
     )
+
+
+def divide_by_feature(options: WriteOptions, inputs: Mapping[str, Input]) -> WriteOptions:
+    """Return the options with the splits that the values of the feature ``split_by`` name.
+
+    All examples are read once, before the write. Common names of splits come first.
+
+    Raises:
+        DatasetError: If the feature does not exist, has too many values, or the source has splits
+            or can be read only once.
+        FeatureError: If an example has no value, or its value is not a valid name of a split.
+    """
+    by = options.split_by
+    assert by is not None
+    if len(inputs) > 1:
+        raise DatasetError(
+            f"the source has the splits {list_names(inputs)}",
+            option="split_by",
+            found=by,
+            allowed="omitted for a source with splits",
+        )
+    (examples,) = inputs.values()
+    found: set[str] = set()
+    for part in examples.parts:
+        with located(part):
+            _add_splits(found, part, by, options)
+    if not found:
+        raise DatasetError("there are no examples", option="split_by", found=by)
+    first, *more = sorted(found, key=split_order)
+    return dataclasses.replace(options, split=first, more_splits=tuple(more))
+
+
+def _add_splits(found: set[str], part: Input, by: str, options: WriteOptions) -> None:
+    """Add the values of a feature in the examples of an input."""
+    features = options.features or part.features
+    names: Sequence[str] = (part.class_names or {}).get(by, ())
+    if features is not None:
+        features = name_classes(features, part.class_names)
+        check_feature(features, by, "split_by")
+        feature = features[by]
+        names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
+    known: dict[Any, str] = {}
+    for position, value in enumerate(_values(part, by, options), part.first):
+        if isinstance(value, CoveyError):  # an example that is skipped
+            continue
+        try:
+            is_known = value in known
+        except TypeError:  # a list or an array, which is not a name
+            is_known = False
+        if is_known:
+            continue
+        try:
+            known[value] = split_name(value, names, by)
+        except FeatureError as error:
+            error.example = position
+            raise
+        found.add(known[value])
+        if len(found) > MAX_SPLIT_VALUES:
+            raise DatasetError(
+                f"it has more than {MAX_SPLIT_VALUES} values, such as "
+                f"{list_names(sorted(found), 3)}",
+                option="split_by",
+                found=by,
+                allowed="a feature whose values are the names of splits",
+            )
+
+
+def _values(part: Input, by: str, options: WriteOptions) -> Iterable[Any]:
+    """Return the values of a feature in all examples, and the errors of those that are skipped."""
+    if part.columns is not None:
+        columns = flatten(part.columns)
+        if by not in columns:
+            raise DatasetError(option="split_by", found=by, choices=columns)
+        column: Iterable[Any] = columns[by]
+        return column.tolist() if isinstance(column, np.ndarray) else column
+    if part.blocks is not None or not part.is_repeatable:
+        raise DatasetError(
+            "the source can be read only once, and its splits are not known before it is read",
+            option="split_by",
+            found=by,
+            remedy="pass a path, a sequence, or a function that returns an iterable",
+        )
+    read_feature = getattr(part.items, "read_feature", None)
+    items = part.read() if read_feature is None else read_feature(by)
+    return (_value(item, position, by, options) for position, item in enumerate(items))
+
+
+def _value(item: Any, position: int, by: str, options: WriteOptions) -> Any:
+    """Return the value of a feature in an item; an error if the item is skipped."""
+    try:
+        example, _ = split_item(item, options)
+    except CoveyError as error:
+        if options.on_error == "raise":
+            raise
+        return error
+    value = get_value(example, by)
+    if value is None and position == 0 and by not in (*example, *options.defaults):
+        raise DatasetError(option="split_by", found=by, choices=example)
+    return options.defaults.get(by) if value is None else value
 
 
 def join_inputs(inputs: Mapping[str, Input], options: WriteOptions) -> tuple[Input, list[Input]]:

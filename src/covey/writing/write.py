@@ -36,7 +36,7 @@ from covey.writing.options import (
 from covey.writing.order import RecordSorter
 from covey.writing.parallel import encode_examples
 from covey.writing.parts import write_part
-from covey.writing.split_inputs import join_inputs, normalize_splits
+from covey.writing.split_inputs import divide_by_feature, join_inputs, normalize_splits
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.write_steps import located, resolve_schema, write_ordered
 
@@ -73,6 +73,7 @@ def write(
     part: str | None = None,
     on_error: OnError = "raise",
     hold_out: HoldOut | None = None,
+    split_by: str | None = None,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **source: Unpack[PathKeywords],
@@ -136,6 +137,9 @@ def write(
             must be valid as a whole.
         hold_out: Examples or classes to write as a second split, in the same commit, such as
             ``covey.HoldOut(fraction=0.1, split="val")``. The source must have one split.
+        split_by: Feature whose values are the names of the splits, such as a column ``"split"`` of
+            ``"train"`` and ``"test"``; instead of `split`. The source must have one split. It is
+            read once more, before the write.
         progress: Whether to show a progress bar. The default is to show it in a terminal.
         storage_options: Options of fsspec for a URL, such as credentials.
         source: Options of :class:`covey.sources.SourceOptions` for a path: ``columns``,
@@ -153,6 +157,8 @@ def write(
     target = parse_path(path)
     if not target or "\0" in target:
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
+    if split is not None and split_by is not None:
+        raise DatasetError(option="split_by", found=split_by, allowed="omitted with split=")
     inputs, notes = normalize_splits(examples, split, label, kind, source)
     first, *more = inputs
     options = WriteOptions(
@@ -178,7 +184,11 @@ def write(
         workers=workers,
         on_error=on_error,
         hold_out=hold_out,
+        split_by=split_by,
     )
+    if split_by is not None:
+        options = divide_by_feature(options, inputs)
+        first = options.split
     joined, parts = join_inputs(inputs, options)
     chosen = find_engine(engine)
     if any(each.blocks is not None for each in parts):

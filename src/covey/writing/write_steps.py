@@ -134,7 +134,8 @@ def write_ordered(
             )
     progress.begin("writing", sum(counts))
     results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
-    of_splits = [*inputs, *inputs[:1]]  # examples are held out from the first split
+    # The examples of one input may be divided into several splits.
+    of_splits = itertools.chain(inputs, itertools.repeat(inputs[0]))
     first, *others = (
         replace(result, skipped=tuple(_locate(record, each) for record in records))
         for result, records, each in zip(results, skipped, of_splits, strict=False)

@@ -71,8 +71,9 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if "shuffle" in options or "names" in options or "workers" in options:
-            name = next(each for each in ("shuffle", "names", "workers") if each in options)
+        omitted = ("shuffle", "names", "workers", "split_by")
+        name = next((each for each in omitted if each in options), None)
+        if name is not None:
             raise DatasetError(option=name, found=options[name], allowed="omitted for a Datasink")
         self._path = parse_path(path)
         self._options = WriteOptions(
