@@ -180,7 +180,7 @@ class Classes:
             return None
         column = leaf(self._only.decode_batch(block))
         if self.strings is None:
-            return _check_ids(self.label, column)
+            return check_ids(self.label, column)
         found = decode_strings(column, label=self.label)
         unknown = next((string for string in found if string not in self._ids), None)
         if unknown is not None:
@@ -218,7 +218,7 @@ class ClassIds:
         ((label, feature),) = only.items()
         column = leaf(only.decode_batch(block))
         if not is_string(feature):
-            return _check_ids(label, column)
+            return check_ids(label, column)
         return self.ids_of(decode_strings(column, examples, label=label))
 
     def ids_of(self, strings: Sequence[str]) -> NDArray[np.int64]:
@@ -242,7 +242,8 @@ class ClassIds:
         return np.array([final[string] for string in self._ids], np.int64)
 
 
-def _check_ids(label: str, column: Any) -> NDArray[np.int64]:
+def check_ids(label: str, column: Any) -> NDArray[np.int64]:
+    """Return a column of integers as class ids."""
     ids = np.asarray(column)
     if ids.dtype == np.uint64 and ids.size and ids.max() >= 2**63:
         raise FeatureError(f"{ids.max()} is not a valid class id; must be < 2**63", feature=label)

@@ -465,8 +465,8 @@ def parse(record):
     return example["x"], example["label"]
 
 labelled = TFRecordDatasetSampler(sys.argv[2], parse, 2, 24, label="label")
-streamed = TFRecordDatasetSampler(sys.argv[2], parse, 2, 24)
-for batches in (labelled, streamed):
+mapped = TFRecordDatasetSampler(sys.argv[2], parse, 2, 24)
+for batches in (labelled, mapped):
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     for _ in range(2):
         parts = replicas(next(iterator)[1])

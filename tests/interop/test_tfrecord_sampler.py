@@ -1,4 +1,4 @@
-"""TFRecordDatasetSampler: balanced batches of shards, and streams of shards without a label."""
+"""TFRecordDatasetSampler: balanced batches of shards in any order, with and without an index."""
 
 from collections import Counter
 from itertools import chain
@@ -119,12 +119,6 @@ def test_label_of_a_function(shuffled):
     assert all(sorted(n % 2 for n in batch) == [0] * 4 + [1] * 4 for batch in steps(batches, 9))
 
 
-def test_shards_that_other_programs_wrote_are_not_indexed_without_a_label(blocks):
-    before = files(blocks)
-    next(iter(TFRecordDatasetSampler(blocks, parse, 2, 24)))
-    assert files(blocks) == before
-
-
 def test_some_shards_of_a_dataset(dataset):
     pattern = "*-0000[1246]-of-*"
     batches = TFRecordDatasetSampler(dataset, None, 1, 4, shard_suffix=pattern, num_repeat=1)
@@ -165,6 +159,20 @@ def test_special_characters_in_the_path(shuffled, tmp_path):
     assert is_balanced(deep, 8, 2)
 
 
+def test_images_of_different_sizes_that_the_function_resizes(tmp_path):
+    features = {"x": covey.Image((None, None, 3)), "label": "int64"}
+    sizes = [{"x": np.full((4 + n % 3, 4, 3), n, np.uint8), "label": n // 4} for n in range(40)]
+    write(sizes, tmp_path / "birds", features=features, label="label")
+
+    def decode(record):
+        parsed = {"x": tf.io.FixedLenFeature([], tf.string), "label": PARSED["label"]}
+        found = tf.io.parse_single_example(record, parsed)
+        return tf.image.resize(tf.io.decode_png(found["x"], 3), [4, 4]), found["label"]
+
+    assert is_balanced(TFRecordDatasetSampler(tmp_path / "birds", decode, 2, 16,
+                                              shard_suffix="*tfrecord*"), 8, 2)  # fmt: skip
+
+
 # Epochs.
 
 
@@ -201,122 +209,106 @@ def test_resume_from_checkpoint(shuffled, tmp_path, decode):
         next(iterator)
 
 
-# Streams.
+# Labels that only deserialization_fn returns.
 
 
-@pytest.mark.parametrize("async_cycle", [False, True])
-def test_stream_of_balanced_shards(blocks, async_cycle):
-    batches = TFRecordDatasetSampler(
-        blocks, parse, 2, CLASSES, num_repeat=2, async_cycle=async_cycle, parallelism=2
-    )
-    assert batches.element_spec[1] == tf.TensorSpec([CLASSES], tf.int64)
-    found = []
-    for x, y in batches:
-        assert is_exact(y, CLASSES // 2, 2)
-        found.append(numbers(x))
-    first, second = found[: COUNT // CLASSES], found[COUNT // CLASSES :]
-    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(COUNT))
-    assert first != second
-    assert steps(batches) == found
+def mapped(path, function, *shape, **options):
+    """Return a sampler that calls a function for all records, which a warning reports."""
+    with pytest.warns(UserWarning, match=r"called for all [\d,]+ records \([\d.]+ s\).*label="):
+        return TFRecordDatasetSampler(path, function, *shape, **options)
 
 
-@pytest.mark.parametrize(
-    ("shards", "classes"), [(12, 5), (12, 7), (12, 8), (12, 10), (12, 11), (12, 12), (3, 2)]
-)
-def test_batches_that_straddle_epochs_have_distinct_classes(tmp_path, shards, classes):
-    for shard in range(shards):
-        put(tmp_path / f"s{shard}.tfrec", [example(shard * EACH)] * 3, FEATURES)
-    batches = TFRecordDatasetSampler(tmp_path, parse, 1, classes, num_repeat=60)
-    found = [tuple(y.numpy().tolist()) for _, y in batches]
-    assert all(len(set(batch)) == classes for batch in found)
-    assert set(Counter(chain(*found)).values()) <= {180, 179}  # a last incomplete batch is dropped
-    first, last = ({batch[place] for batch in found} for place in (0, -1))
-    assert len(first) > shards / 2 < len(last)
-    assert len({batch[:2] for batch in found}) > shards
+def put_records(directory, records, shards=3):
+    directory.mkdir()
+    for shard, part in enumerate(np.array_split(np.array(records, object), shards)):
+        with covey.RecordWriter(directory / f"s{shard}.tfrec") as writer:
+            for record in part:
+                writer.write(record)
+    return directory
 
 
-def test_streams_do_not_depend_on_the_global_seed(blocks):
-    found = []
-    for seed in (1, 2):
-        tf.random.set_seed(seed)
-        found.append(steps(TFRecordDatasetSampler(blocks, parse, 2, CLASSES), 25))
-    assert found[0] == found[1]
+def as_string(record):
+    x, label = parse(record)
+    return x, tf.strings.as_string(label)
 
 
-@pytest.mark.parametrize("async_cycle", [False, True])
-def test_resume_a_stream_from_checkpoint(blocks, tmp_path, async_cycle):
-    def sampler():
-        return iter(TFRecordDatasetSampler(blocks, parse, 2, 14, async_cycle=async_cycle))
-
-    expected = [numbers(x) for _, (x, _) in zip(range(50), sampler(), strict=False)]
-    iterator, other = sampler(), sampler()
-    for _ in range(20):
-        next(iterator)
-    saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "saved"))
-    tf.train.Checkpoint(iterator=other).read(saved)
-    assert [numbers(next(other)[0]) for _ in range(30)] == expected[20:]
+def in_python(record):
+    x, label = parse(record)
+    return x, tf.numpy_function(lambda y: y, [label], tf.int64)
 
 
-def test_streams_are_endless_unless_repeats_are_limited(blocks):
-    batches = TFRecordDatasetSampler(blocks, parse, 2, CLASSES)
-    assert int(batches.cardinality()) == tf.data.INFINITE_CARDINALITY
+def with_weight(record):
+    return *parse(record), 1.0
 
 
-@pytest.mark.parametrize("shards", [1, 70])
-def test_shards_without_a_block(tmp_path, shards):
-    for shard in range(shards):
-        put(tmp_path / f"s{shard:02}.tfrec", [example(0)] * (shard % 2), FEATURES)
-    with pytest.raises(DatasetError) as raised:
-        TFRecordDatasetSampler(tmp_path, parse, 2, 4)
-    assert (raised.value.option, raised.value.found) == ("example_per_class", 2)
-    put(tmp_path / "s69b.tfrec", [example(0)] * 2, FEATURES)  # not among those that are checked
-    with pytest.warns(UserWarning, match="fewer than 2 records"):
-        batches = TFRecordDatasetSampler(tmp_path, parse, 2, 4, num_repeat=3)
-    assert steps(batches) == [[0, 0, 0, 0]]
+@pytest.mark.parametrize("function", [parse, as_string, in_python, with_weight])
+@pytest.mark.parametrize("options", [{}, {"shards_per_cycle": 2, "async_cycle": True}])
+def test_labels_of_a_function(shuffled, function, options):
+    """The same batches as with a label: exact and fair, whatever the order of the records."""
+    before = files(shuffled)
+    batches = mapped(shuffled, function, 4, 32, seed=5, **options)
+    assert files(shuffled) == before
+    found = [(numbers(x), [int(each) for each in y]) for x, y, *_ in batches.take(40)]
+    assert all(is_exact(y, 8, 4) for _, y in found)
+    known = TFRecordDatasetSampler(shuffled, parse, 4, 32, label="label", seed=5)
+    if function is not as_string:  # classes of strings are in another order
+        assert [x for x, _ in found] == steps(known, 40)
+    drawn = Counter(chain(*(x for x, _ in found[:30])))
+    assert drawn == dict.fromkeys(range(COUNT), 4)
 
 
-def test_order_of_streamed_shards_depends_on_the_seed(blocks):
-    first, second, other = (
-        steps(TFRecordDatasetSampler(blocks, parse, 2, CLASSES, seed=seed), 5) for seed in (1, 1, 2)
-    )
-    assert first == second != other
+def test_records_that_are_not_examples(tmp_path):
+    """TensorFlow omits operations that y does not depend on: the images are not valid."""
+    records = [b"%d,not a JPEG" % (n % 7) for n in np.random.default_rng(2).permutation(70)]
 
+    def decode(record):
+        parts = tf.strings.split(record, ",")
+        return tf.io.decode_jpeg(parts[1]), tf.strings.to_number(parts[0], tf.int32)
 
-def test_shards_per_cycle(tmp_path):
-    shards = put_shards(tmp_path, np.arange(COUNT).reshape(4, -1, 2, 2).swapaxes(0, 1).ravel(), 4)
-    with pytest.warns(UserWarning, match="consecutive blocks of 2"):
-        batches = TFRecordDatasetSampler(shards, parse, 2, 12, shards_per_cycle=2, num_repeat=1)
-    half = steps(batches)[:10]
-    with opened(shards, label="label") as ds:
-        shard_of = {int(each["x"][0]): i * 4 // COUNT for i, each in enumerate(ds)}
-    assert len({shard_of[n] for n in chain(*half)}) == 2
-
-
-def test_incomplete_blocks_are_dropped(tmp_path):
-    shards = put_shards(tmp_path, range(5), 1)
-    found = steps(TFRecordDatasetSampler(shards, parse, 2, 2, num_repeat=1))
-    assert found == [[0, 1], [2, 3]]
+    path = put_records(tmp_path / "shards", records)
+    batches = mapped(path, decode, 2, 14)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(iter(batches))
+    assert is_balanced(mapped(path, lambda record: (record, decode(record)[1]), 2, 14), 7, 2)
 
 
 @pytest.mark.parametrize(
-    ("replaced", "shape", "message"),
+    ("function", "found"),
     [
-        ({"s3": [0, 90, 1, 91]}, (2, 24), "s3.tfrec: examples of a class are not consecutive"),
-        ({"s3": [0, 90], "s5": [1, 91]}, (2, 24), "s3.tfrec and 1 others: .* not consecutive"),
-        ({"tiny": [0]}, (2, 24), "tiny.tfrec: there are fewer than 2 records"),
-        ({}, (2, 96), "4 consecutive blocks of 2 have one class.*12 shards for 48 classes"),
+        (lambda record: parse(record)[0], r"TensorSpec\(shape=\(3,\)"),
+        (lambda record: dict(zip("xy", parse(record), strict=True)), r"\{'x'"),
+        (lambda record: parse(record)[::-1], r"shape=\(3,\)"),
+        (lambda record: (record, tf.cast(parse(record)[1], tf.float32)), "float32"),
+        (lambda record: (record, tf.one_hot(parse(record)[1], 30)), r"\(30,\)"),
     ],
 )
-def test_warning_of_shards_that_are_not_balanced(blocks, replaced, shape, message):
-    for name, content in replaced.items():
-        put(blocks / f"{name}.tfrec", map(example, content), FEATURES)
-    with pytest.warns(UserWarning, match=message):
-        TFRecordDatasetSampler(blocks, parse, *shape)
+def test_functions_without_a_label(shuffled, function, found):
+    with pytest.raises(DatasetError, match=found) as caught:
+        TFRecordDatasetSampler(shuffled, function, 4, 32)
+    assert "where y is a scalar integer or string" in caught.value.reason
+    assert "pass label=" in caught.value.remedy
 
 
-def test_stream_of_examples_without_labels(shuffled):
-    batches = TFRecordDatasetSampler(shuffled, lambda record: parse(record)[0], 4, 32)
-    assert batches.element_spec == tf.TensorSpec([32, 3], tf.float32)
+def test_records_that_a_function_does_not_accept(shuffled):
+    put(
+        shuffled / "s9.tfrec",
+        [{"x": [0], "label": 0}],
+        {**FEATURES, "x": covey.Tensor("float32", (1,))},
+    )
+    with pytest.raises(
+        DatasetError, match=r"records 0 to 0: deserialization_fn failed.*Key: x"
+    ) as caught:
+        TFRecordDatasetSampler(shuffled, parse, 4, 32)
+    assert caught.value.path.endswith("s9.tfrec")
+
+
+@pytest.mark.parametrize("decode", [parse, None])
+def test_each_iteration_is_the_next_epoch(shuffled, decode):
+    batches = TFRecordDatasetSampler(shuffled, decode, 2, 36, label="label", num_repeat=1)
+    epochs = [list(chain(*steps(batches))) for _ in range(3)]
+    assert len({tuple(each) for each in epochs}) == 3
+    assert [len(each) for each in epochs] == [7 * 36] * 3  # complete batches
+    assert set(epochs[0]) == set(range(COUNT))
 
 
 # Functions of all kinds.
@@ -413,21 +405,9 @@ def test_a_function_with_a_variable_is_called_in_order(shuffled):
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
 def test_compressed_shards(tmp_path, compression):
     shards = put_shards(tmp_path, range(COUNT), CLASSES // 2, compression=compression)
-    with pytest.raises(DatasetError, match=f"the shard is {compression}") as caught:
-        TFRecordDatasetSampler(shards, parse, 2, CLASSES)
-    assert (caught.value.option, caught.value.found) == ("compression", None)
-    assert caught.value.path.endswith("s0.tfrec")
-    assert caught.value.remedy == f"pass compression={compression!r}"
-    streamed = TFRecordDatasetSampler(shards, parse, 2, CLASSES, compression=compression)
-    assert is_balanced(streamed, CLASSES // 2, 2)
+    for declared in (None, compression):
+        assert is_balanced(mapped(shards, parse, 2, CLASSES, compression=declared), CLASSES // 2, 2)
     assert is_balanced(TFRecordDatasetSampler(shards, parse, 4, 64, label="label"), 16, 4)
-
-
-def test_compression_of_shards_without(blocks):
-    with pytest.raises(DatasetError, match="the shard is not compressed") as caught:
-        TFRecordDatasetSampler(blocks, parse, 2, CLASSES, compression="GZIP")
-    assert (caught.value.option, caught.value.found) == ("compression", "GZIP")
-    assert caught.value.remedy == "pass compression=None"
 
 
 @pytest.mark.parametrize("decode", [parse, None])
@@ -451,9 +431,7 @@ def upload(directory, url, **options):
 
 def test_urls_that_tensorflow_cannot_read(shuffled, tmp_path):
     url = upload(shuffled, f"memory://{tmp_path.name}")
-    with pytest.raises(DatasetError, match="TensorFlow cannot read such URLs") as caught:
-        TFRecordDatasetSampler(url, parse, 4, 32)
-    assert "pass label=" in caught.value.remedy
+    assert is_balanced(mapped(url, parse, 4, 32))
     assert is_balanced(TFRecordDatasetSampler(url, parse, 4, 32, label="label"))
 
 

@@ -170,7 +170,7 @@ class IndexBuilder:
             scanned = self._scan(files, stats, None, surveys=True)
             features = known = self._all_features(scanned, files)
         make_reader = None  # without records
-        if known:
+        if known or isinstance(label, LabelReader):
             make_reader = partial(label_reader, label, known, files.names)
         reader = None if make_reader is None else make_reader()
         scanned = self._scan(files, stats, reader, make_reader, surveys=features is None)

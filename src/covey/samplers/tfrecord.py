@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covey.adapters.tensorflow import group_size, make_dataset
 from covey.adapters.tensorflow.map_examples import map_examples
@@ -13,15 +19,16 @@ from covey.adapters.tensorflow.tensors import BatchSpec, tf
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, current_files, files_layout, find_layout
 from covey.dataset.open import open_layout
-from covey.errors import CoveyError, DatasetError, PlanError
+from covey.errors import CoveyError, DatasetError, FeatureError, PlanError, shorten
 from covey.index import GUESS, Index, IndexBuilder, find_index
-from covey.labels import guess_label
-from covey.plan import Plan
+from covey.labels import ClassIds, check_ids, decode_strings, guess_label
+from covey.plan import BalancedPlan, Plan
 from covey.plan.base import check_int, check_seed
 from covey.samplers.inputs import check_function
-from covey.samplers.streamed import stream
+from covey.schema import Features
 from covey.splits import SplitTerm
 from covey.storage import Storage, open_storage
+from covey.tfrecord import Block
 from covey.tfrecord.compression import parse_compression
 from covey.urls import AnyPath, parse_path
 
@@ -47,44 +54,40 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
 ) -> Any:
     """Return batches with ``example_per_class`` examples of each of their classes.
 
-    If the label of the examples is known, every batch has exactly ``batch_size //
-    example_per_class`` classes, in whatever order the shards store them, and every example is drawn
-    once before any is drawn twice. The label is known if ``label`` is passed, if the shards have an
-    index, or if the metadata of their dataset has a label.
+    Every batch has exactly ``batch_size // example_per_class`` classes, in whatever order the
+    shards store them, and every example is drawn once before any is drawn twice. No batch is
+    incomplete.
 
-    Otherwise the shards are streamed as in TensorFlow Similarity: blocks of ``example_per_class``
-    consecutive records of each shard in turn, by tf.data operations only. Such batches are balanced
-    only if the examples of a class are consecutive, in multiples of ``example_per_class``, and if
-    there are at least as many shards as classes in a batch. The first records of the shards are
-    checked, and a warning names the shards that violate this. Records at the end of a shard that do
-    not fill a block are dropped.
+    The labels are read from ``label``, from an index of the shards, or from the label feature that
+    the metadata of the dataset declares. If there is none of them, ``deserialization_fn`` is called
+    for every record once, and must return (x, y), where y is a scalar integer or string. TensorFlow
+    omits operations that y does not depend on, such as the decoding of images, but not a
+    ``tf.py_function`` or ``tf.numpy_function``. A warning reports the time; the labels are not
+    stored.
 
-    The batches depend on the shards and on ``seed`` only: not on threads, on
-    ``tf.random.set_seed``, or on how often the dataset was iterated before.
+    The batches depend on the shards and on ``seed`` only, not on threads or on
+    ``tf.random.set_seed``. A further iteration continues with the next epoch.
 
     Args:
-        shard_path: The directory of the shards; local or a URL. URLs that TensorFlow cannot read
-            require a label.
+        shard_path: The directory of the shards; local or a URL.
         deserialization_fn: A function that returns an example for a record, as for ``Dataset.map``:
-            (x, y), or any other structure. None decodes examples with the features of their
-            dataset, which is several times faster and requires a label: batches are those of
-            :meth:`covey.Dataset.batches`.
+            (x, y), or any other structure if the label is known. None decodes examples with the
+            features of their dataset, which is several times faster and requires a label: batches
+            are those of :meth:`covey.Dataset.batches`.
         example_per_class: The number of examples per class.
         batch_size: The number of examples in a batch; a multiple of ``example_per_class``.
-        shards_per_cycle: The number of shards that are streamed concurrently; by default all.
-        compression: The compression of streamed shards: None, ``"GZIP"`` or ``"ZLIB"``. Detected
-            if the shards are not streamed.
+        shards_per_cycle: No effect: batches are drawn from all shards.
+        compression: None, ``"GZIP"`` or ``"ZLIB"``. No effect: the compression is detected.
         parallelism: The number of batches processed in parallel; -1 lets TensorFlow choose.
-        async_cycle: Read streamed shards with one thread per class of a batch. The batches are the
-            same.
+        async_cycle: No effect: batches are the same for any number of threads.
         prefetch_size: The number of prefetched batches; 10 by default.
         shard_suffix: The glob pattern of the names of the shards.
-        num_repeat: The number of epochs; -1 is unlimited. An epoch has every example. Examples that
-            do not fill the last batch of a stream are dropped.
+        num_repeat: The number of epochs of an iteration; -1 is unlimited. An epoch draws at least
+            as many examples as there are, and ends with a complete batch.
         label: The label feature, a function of an example, or ``"@file"``, as for
             :func:`covey.open`. If there is no index with this label, all shards are scanned once.
-        seed: The seed of the batches, or of the order of streamed shards; None is 0. The same seed
-            yields the same batches in every run, and a different order in every epoch.
+        seed: The seed of the batches; None is 0. The same seed yields the same batches in every
+            run, and a different order in every epoch.
         storage_options: The fsspec options for a URL.
 
     Raises:
@@ -102,9 +105,10 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     for name, count in (("parallelism", parallelism), ("num_repeat", num_repeat)):
         if check_int(name, count, -1) == 0:
             raise PlanError(option=name, found=0, allowed="an integer >= 1, or -1")
-    cycle = None if shards_per_cycle is None else check_int("shards_per_cycle", shards_per_cycle, 1)
+    if shards_per_cycle is not None:
+        check_int("shards_per_cycle", shards_per_cycle, 1)
     prefetched = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
-    stream_compression = parse_compression(compression)
+    parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     check_function("deserialization_fn", deserialization_fn, "a record")
     text = parse_path(shard_path, "shard_path")
@@ -112,46 +116,34 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     directory = storage.clean(text)
     files = _find_shards(storage, directory, shard_suffix)
     dataset = _open_labelled(storage, directory, files, label, storage_options)
-    if dataset is not None:
-        threads = None if parallelism == -1 else parallelism
-        classes = len(dataset.classes)
-        if size // per_class > classes:
-            raise PlanError(
-                f"batch_size is {size} and example_per_class is {per_class}, so a batch has "
-                f"{size // per_class} classes, but the dataset has {classes}"
+    if dataset is None:
+        if deserialization_fn is None:
+            raise DatasetError(
+                "the shards have no known label, so covey cannot decode and batch them",
+                path=directory,
+                remedy="pass label= with the label feature, or a deserialization_fn that returns "
+                "(x, y)",
             )
+        dataset = _open_mapped(storage, directory, files, deserialization_fn, parallelism)
+    threads = None if parallelism == -1 else parallelism
+    classes, known = size // per_class, len(dataset.classes)
+    if classes > known:
+        raise PlanError(
+            f"batch_size is {size} and example_per_class is {per_class}, so a batch has {classes} "
+            f"classes, but the dataset has {known}"
+        )
+    # repeat() is applied before the parallel map: a checkpoint saves the position of repeat(), but
+    # not that the threads of a map below it have reached the end of an epoch.
+    if deserialization_fn is None:
         # Complete batches on all ranks, also in a worker of Ray Train.
         loader = dataset.batches(
-            size // per_class, per_class, seed=seed, threads=threads, rank=0, world_size=1
+            classes, per_class, seed=seed, threads=threads, rank=0, world_size=1
         )
-        # With a function, only the plan of this loader is used.
-        # repeat() is applied before the parallel map: a checkpoint saves the position of repeat(),
-        # but not that the threads of a map below it have reached the end of an epoch.
-        if deserialization_fn is None:
-            batches = loader.to_tf().repeat(num_repeat)
-        else:
-            records = _records(dataset, loader.plan, threads).repeat(num_repeat)
-            batches = map_examples(records, deserialization_fn, size, parallelism=parallelism)
-    elif deserialization_fn is None:
-        raise DatasetError(
-            "the shards have no known label, so covey cannot decode and batch them",
-            path=directory,
-            remedy="pass label= with the label feature, or a deserialization_fn, to stream them",
-        )
+        batches = loader.to_tf().repeat(num_repeat)
     else:
-        batches = stream(
-            storage,
-            files,
-            deserialization_fn,
-            classes=size // per_class,
-            examples=per_class,
-            cycle=cycle,
-            compression=stream_compression,
-            parallelism=parallelism,
-            threads=size // per_class if async_cycle else None,
-            repeats=num_repeat,
-            seed=seed,
-        )
+        plan = BalancedPlan(dataset.classes, classes, per_class, seed)
+        records = _records(dataset, plan, threads).repeat(num_repeat)
+        batches = map_examples(records, deserialization_fn, size, parallelism=parallelism)
     return batches.prefetch(prefetched) if prefetched else batches
 
 
@@ -196,6 +188,98 @@ def _open_labelled(
         return dataset
     dataset.close()  # it has no records
     return None
+
+
+def _open_mapped(
+    storage: Storage,
+    directory: str,
+    files: Sequence[str],
+    function: Callable[[Any], Any],
+    parallelism: int,
+) -> Dataset:
+    """Return the dataset of the shards, with the labels that a function of a record returns.
+
+    Raises:
+        DatasetError: If the function does not return (x, y), or y is not a scalar integer or
+            string.
+    """
+    layout = replace(files_layout(storage, files), features=Features({}))
+    terms = layout.terms_of(files)
+    assert terms is not None, "all shards are in this layout"
+    begin = time.monotonic()
+    builder = IndexBuilder(Features({}), _MappedLabels(function, parallelism))
+    indexes = {name: builder.build(split.files) for name, split in layout.splits.items()}
+    dataset = open_layout(layout, terms, builder, indexes=indexes)
+    warnings.warn(
+        f"{directory}: deserialization_fn was called for all {len(dataset):,} records "
+        f"({time.monotonic() - begin:.1f} s), because the shards have no index with a label; to "
+        "avoid this, pass label= with the label feature, or run `covey index`",
+        stacklevel=3,
+    )
+    return dataset
+
+
+class _MappedLabels:
+    """Class ids of records from a function of a record that returns (x, y).
+
+    Args:
+        function: The function, as for ``Dataset.map``.
+        parallelism: Number of its calls in parallel; -1 lets TensorFlow decide.
+    """
+
+    label: str | None = "@function"
+    decodes = False
+
+    def __init__(self, function: Callable[[Any], Any], parallelism: int) -> None:
+        self._ids = ClassIds()
+        self._labels = _label_function(function, parallelism)
+
+    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
+        if not len(block):
+            return np.zeros(0, np.int64)
+        numbers = range(block.first, block.first + len(block))
+        try:
+            values = self._labels(tf.constant(np.array(list(block), object))).numpy()
+            if values.dtype != object:
+                return check_ids("y", values)
+            return self._ids.ids_of(decode_strings(values, numbers, label="y"))
+        except tf.errors.OpError as error:
+            reason = f"deserialization_fn failed: {shorten(error.message, 500)}"
+        except FeatureError as error:
+            reason = f"{error}"
+        raise DatasetError(f"records {numbers[0]} to {numbers[-1]}: {reason}", path=block.name)
+
+    def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
+        if not self._ids.has_strings:
+            return None, None
+        return self._ids.final_ids(), self._ids.strings()
+
+
+def _label_function(function: Callable[[Any], Any], parallelism: int) -> Callable[[Any], Any]:
+    """Return a function from a tensor of records to a tensor of their labels."""
+    spec = tf.data.Dataset.from_tensors("").map(function).element_spec
+    y = spec[1] if isinstance(spec, tuple) and len(spec) > 1 else None
+    is_scalar = isinstance(y, tf.TensorSpec) and y.shape.rank in (None, 0)
+    if y is None or not is_scalar or not (y.dtype.is_integer or y.dtype == tf.string):
+        raise DatasetError(
+            f"deserialization_fn returns {spec}; must return (x, y), where y is a scalar integer "
+            "or string, because the shards have no index with a label",
+            remedy="pass label= with the label feature or a function of an example",
+        )
+
+    # One map: in a second one after `function`, TensorFlow would not omit the operations for x.
+    def label(record: Any) -> Any:
+        return tf.ensure_shape(function(record)[1], [])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
+    def labels(records: Any) -> Any:
+        found = tf.data.Dataset.from_tensor_slices(records).map(
+            label, num_parallel_calls=parallelism
+        )
+        return found.batch(tf.size(records, tf.int64)).get_single_element()
+
+    made: Callable[[Any], Any] = labels
+    return made
 
 
 def _find_splits(
