@@ -73,6 +73,11 @@ $(VENV)/%.stamp: requirements/%.txt requirements/constraints.txt | $(BIN)/python
 	$(PIP) install -r $<
 	@touch $@
 
+$(VENV)/test.stamp: requirements/test.txt requirements/legacy.txt requirements/constraints.txt | $(BIN)/python
+	$(PIP) install -r requirements/test.txt
+	$(PIP) install --no-deps -r requirements/legacy.txt
+	@touch $@
+
 $(VENV)/covey.stamp: $(NATIVE) $(VENV)/build.stamp
 	$(PIP) install --no-build-isolation --editable .
 	@touch $@

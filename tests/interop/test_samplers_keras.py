@@ -301,3 +301,82 @@ def test_fit_with_an_augmenter_that_adds_examples(found):
 @pytest.mark.parametrize("how", ["alone", "threads", "processes"])
 def test_an_error_of_the_augmenter_ends_fit(found, how):
     assert "too bright" in found["fail"][how]
+
+
+# Keras 2, with covey imported before and after it.
+KERAS_2 = """
+import json
+import multiprocessing
+import os
+import sys
+
+if not os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras
+import numpy as np
+from sampled import planned
+
+from covey.samplers import MultiShotMemorySampler
+
+X, Y = np.arange(60, dtype=np.float32)[:, None], np.arange(60) % 10
+WORKERS = {
+    "alone": {},
+    "threads": {"workers": 2},
+    "processes": {"workers": 2, "use_multiprocessing": True},
+}
+
+
+def bases(sampler):
+    return [each.__module__.split(".")[0] for each in type(sampler).__mro__]
+
+
+def train(model, options):
+    sampler = MultiShotMemorySampler(X, Y, 3, 2, 7, seed=3)
+    model.batches.clear()
+    model.fit(sampler, shuffle=False, verbose=0, **options)
+    fitted, expected = [*model.batches], planned(sampler, range(7))
+    model.batches.clear()
+    model.evaluate(sampler, verbose=0, **options)
+    return fitted == expected and len(model.batches) == 7
+
+
+if __name__ == "__main__":
+    before = "tf_keras" in sys.modules
+    sampler = MultiShotMemorySampler(X, Y, 3)
+    import tf_keras
+
+    class Recorder(tf_keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.batches = []
+            self.compile(run_eagerly=True)
+
+        def train_step(self, data):
+            self.batches.append(data[0].numpy()[:, 0].astype(int).tolist())
+            return {"loss": 0.0}
+
+        test_step = train_step
+
+    model = Recorder()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = {
+            "before": before,
+            "bases": bases(sampler),
+            "bases in a worker": pool.apply(bases, (sampler,)),
+            "framework": sampler.framework,
+            "train": {how: train(model, options) for how, options in WORKERS.items()},
+        }
+    print(json.dumps(found))
+"""
+
+
+# With the backend torch, importing Keras 3 does not import TensorFlow and Keras 2.
+@pytest.mark.parametrize(("legacy", "backend"), [("1", "torch"), ("", "tensorflow")])
+def test_keras_2(legacy, backend, tmp_path):
+    script = tmp_path / "keras_2.py"
+    script.write_text(KERAS_2)
+    found = run(script, TF_USE_LEGACY_KERAS=legacy, KERAS_BACKEND=backend)
+    assert found["before"] == (not legacy)
+    for bases in (found["bases"], found["bases in a worker"]):
+        assert {"keras", "tf_keras"} <= set(bases)
+    assert found["framework"] == "tensorflow"
+    assert found["train"] == {"alone": True, "threads": True, "processes": True}

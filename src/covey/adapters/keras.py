@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
+import os
 import sys
 import threading
 from types import FrameType
@@ -27,12 +29,46 @@ class _Settings:
         self.max_queue_size = max_queue_size
 
 
-# Keras 2 has no PyDataset.
 PyDataset: Any = getattr(getattr(keras, "utils", None), "PyDataset", _Settings)
 
 
+class KerasDataset(PyDataset):
+    """Dataset that ``fit`` and ``evaluate`` of Keras 3 and of Keras 2 accept.
+
+    Keras 2 is the package ``tf_keras``, which ``tf.keras`` returns if the environment variable
+    TF_USE_LEGACY_KERAS is set; the models of TensorFlow Similarity require it. It accepts instances
+    of its own class ``Sequence`` only. Importing it loads TensorFlow, so ``Sequence`` becomes a
+    base class of this class when an object is created or unpickled, if TF_USE_LEGACY_KERAS is set
+    or ``tf_keras`` was imported before.
+    """
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        sequence = _find_keras_2_sequence()
+        if sequence is not None and not issubclass(KerasDataset, sequence):
+            KerasDataset.__bases__ = (*KerasDataset.__bases__, sequence)
+        return super().__new__(cls)
+
+
+def _is_legacy() -> bool:
+    """Return whether ``tf.keras`` is Keras 2."""
+    return os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+
+
+def _find_keras_2_sequence() -> Any:
+    """Return the class ``Sequence`` of Keras 2 if it is in use, or None."""
+    if _is_legacy():
+        try:
+            importlib.import_module("tf_keras")
+        except ImportError:  # not installed
+            return None
+    # None if another thread is importing it.
+    return getattr(getattr(sys.modules.get("tf_keras"), "utils", None), "Sequence", None)
+
+
 def backend() -> Framework:
-    """Return the backend of Keras, or ``"numpy"`` for other backends and without Keras 3."""
+    """Return the backend of Keras, or ``"numpy"`` for other backends and without Keras."""
+    if _is_legacy() and _find_keras_2_sequence() is not None:
+        return "tensorflow"
     used = "numpy" if PyDataset is _Settings else keras.backend.backend()
     return used if used in FRAMEWORKS else "numpy"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import Framework, check_framework, tensors
-from covey.adapters.keras import EpochCounter, PyDataset, backend, is_worker
+from covey.adapters.keras import EpochCounter, KerasDataset, backend, is_worker
 from covey.errors import PlanError
 from covey.loader.options import Hook, augment
 from covey.plan.base import BatchKey, check_int
@@ -32,8 +32,11 @@ def _takes_augmentations(augmenter: Augmenting) -> bool:
     return False
 
 
-class Sampler(PyDataset, metaclass=ABCMeta):
+class Sampler(KerasDataset, metaclass=ABCMeta):
     """Batches of P classes with K examples of each; a ``keras.utils.PyDataset`` if Keras exists.
+
+    With Keras 2 (``tf_keras``), it is a ``tf_keras.utils.Sequence`` as well: see
+    :class:`covey.adapters.keras.KerasDataset`.
 
     Subclasses return the examples of a batch in :meth:`get_examples`, or in ``_get_examples``, as
     TensorFlow Similarity calls it since 0.14.
