@@ -49,8 +49,13 @@ INDIRECT = {
     "keras": set(),
 }
 
-# Distributions of another extra that the modules import as well.
-OTHER_EXTRA = {"images": {"simplejpeg"}, "torch": {"torchvision"}, "gpu": {"torch"}}
+# Distributions of another extra, or of none, that the modules import if they are installed.
+OTHER_EXTRA = {
+    "images": {"simplejpeg"},
+    "keras": {"tf_keras"},
+    "torch": {"torchvision"},
+    "gpu": {"torch"},
+}
 
 
 def imports_of(path):
