@@ -122,14 +122,12 @@ def hold_out(drawings: Drawings, share: float = HELD_OUT) -> tuple[Drawings, Dra
 
 
 def stream(drawings: Drawings, directory: str, options: argparse.Namespace) -> Any:
-    """Return the batches of TensorFlow Similarity's TFRecordDatasetSampler as a tf.data.Dataset.
+    """Return the batches of a stream as an endless tf.data.Dataset.
 
-    Shards are interleaved in blocks of K records. This needs no index and no label, but shards in
-    which the examples of a class are adjacent.
+    Shards are interleaved in blocks of K records, as TensorFlow Similarity's TFRecordDatasetSampler
+    does. This needs no label, but shards in which the examples of a class are adjacent.
     """
     import tensorflow as tf
-
-    from covey.samplers import TFRecordDatasetSampler
 
     write_shards(drawings, directory, options)
     features = {
@@ -142,13 +140,19 @@ def stream(drawings: Drawings, directory: str, options: argparse.Namespace) -> A
         image = tf.io.decode_raw(example["image"], tf.uint8)
         return tf.reshape(image, drawings.images.shape[1:]), example["label"]
 
-    return TFRecordDatasetSampler(
-        directory,
-        decode,
-        example_per_class=EXAMPLES_PER_CLASS,
-        batch_size=BATCH_SIZE,
-        seed=options.seed,
-    )
+    paths = sorted(map(str, Path(directory).glob("*.tfrec")))
+    generator = np.random.default_rng(options.seed)
+    epochs = range(options.steps * BATCH_SIZE // len(drawings) + 1)
+    orders = tf.data.Dataset.from_tensor_slices([generator.permutation(paths) for _ in epochs])
+
+    def epoch(order: Any) -> Any:
+        shards = tf.data.Dataset.from_tensor_slices(order)
+        return shards.interleave(
+            tf.data.TFRecordDataset, cycle_length=len(paths), block_length=EXAMPLES_PER_CLASS
+        )
+
+    records = orders.repeat().flat_map(epoch)
+    return records.map(decode, num_parallel_calls=2).batch(BATCH_SIZE).prefetch(1)
 
 
 def write_shards(drawings: Drawings, directory: str, options: argparse.Namespace) -> None:

@@ -136,8 +136,8 @@ DRAWN = drawings.Drawings(np.broadcast_to(LABELS[:, None, None], (800, 4, 5)).as
 
 def first_batches(program, directory, sampler, *arguments, seed=3):
     options = drawings.parse("", ["--sampler", sampler, "--seed", str(seed), *arguments])
-    with warnings.catch_warnings():  # the streaming sampler warns of such shards
-        warnings.simplefilter("ignore" if sampler == "streaming" else "error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         batches = program.batches(DRAWN, str(directory), options)
     pairs = [pair for pair, _ in zip(batches, range(5), strict=False)]
     return [(np.asarray(x), np.asarray(y)) for x, y in pairs]
