@@ -56,7 +56,11 @@ SECTIONS = [
     ("Batches of columns", "covey.reading", "read_batches"),
     ("Sources", "covey.sources", "open_source open_splits from_tfds_builder register Source"),
     ("Plans", "covey.plan", "*"),
-    ("Metrics", "covey.metrics", "recall_at_k r_precision map_at_r retrieval_metrics"),
+    (
+        "Metrics",
+        "covey.metrics",
+        "recall_at_k r_precision map_at_r retrieval_metrics suspicious_labels",
+    ),
     ("Samplers", "covey.samplers", "*"),
     ("Augmenters", "covey.augmenters", "*"),
     ("TensorFlow adapter", "covey.adapters.tensorflow", "*"),

@@ -1,4 +1,4 @@
-"""Retrieval metrics of embeddings: recall@K, R-precision and MAP@R.
+"""Metrics of embeddings: recall@K, R-precision, MAP@R, and labels that are probably wrong.
 
 Every example is a query, and all others are its references; or other examples are the references.
 A reference is relevant if it has the label of the query. All references are compared, in blocks of
@@ -8,15 +8,18 @@ An irrelevant reference that is as similar as a relevant one ranks before it. Th
 does not depend on the order of the examples, and embeddings that are all equal have a recall of 0.
 
 Embeddings are arrays of numpy, PyTorch or JAX, which are compared on their own device; TensorFlow
-tensors are converted to numpy.
+tensors are converted to numpy. No framework is imported: an array exists only if its framework was
+imported before.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,46 +51,6 @@ _MAX_LISTED_ROWS = 10
 _BYTES_PER_PAIR = 20
 
 
-class Arrays(Protocol):
-    """Operations on the arrays of a framework; rows are queries, columns are references."""
-
-    def embeddings(self, values: Any) -> Any:
-        """Return embeddings as a matrix of floats; float16 and integers become float32."""
-        ...
-
-    def integers(self, values: NDArray[np.int64]) -> Any:
-        """Return integers below 2**31 as an array on the device of the embeddings."""
-        ...
-
-    def normalize(self, embeddings: Any) -> Any:
-        """Return rows of norm 1; rows of zeros stay zeros."""
-        ...
-
-    def mask(self, values: Any, keep: Any) -> Any:
-        """Return `values`, with -inf where `keep` is false."""
-        ...
-
-    def exclude(self, values: Any, columns: Any) -> Any:
-        """Return `values`, with -inf in one column of each row."""
-        ...
-
-    def maximum(self, values: Any) -> Any:
-        """Return the maximum of each row."""
-        ...
-
-    def largest(self, values: Any, count: int) -> Any:
-        """Return the largest values of each row, in descending order."""
-        ...
-
-    def count_at_least(self, values: Any, thresholds: Any, most: int) -> Any:
-        """Return, for each threshold, how many values of its row are not smaller, up to `most`."""
-        ...
-
-    def to_numpy(self, values: Any) -> NDArray[Any]:
-        """Return an array of numpy."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RetrievalMetrics:
     """Results of :func:`retrieval_metrics`, means over the queries."""
@@ -100,6 +63,17 @@ class RetrievalMetrics:
     """Mean of the precision at each relevant one of the R most similar references."""
     queries: int
     """Number of queries that have a relevant reference; others are not counted."""
+
+
+class SuspiciousLabels(NamedTuple):
+    """Results of :func:`suspicious_labels`: arrays with an entry per suspicious label."""
+
+    ids: NDArray[np.int64]
+    """Rows of the embeddings; record ids, if row i is the embedding of ``ds[i]``."""
+    share: NDArray[np.float64]
+    """Fraction of the nearest neighbours that have another label."""
+    other: NDArray[Any]
+    """The most frequent label of the nearest neighbours."""
 
 
 @checks_keywords(_OPTIONS)
@@ -122,8 +96,8 @@ def recall_at_k(
     {1: 0.75, 2: 0.75}
     """
     queries = _Queries.parse(embeddings, labels, **options)
-    limits = _parse_ks(ks)
-    found = np.concatenate([np.zeros(0, np.int64), *queries.map(_best_rank)])
+    limits = _check_ks("ks", ks)
+    found = np.concatenate([np.zeros(0, np.int64), *starmap(_best_rank, queries.blocks())])
     if not len(found):
         raise _no_queries()
     return {k: float((found < k).mean()) for k in limits}
@@ -179,10 +153,10 @@ def retrieval_metrics(
     >>> retrieval_metrics(points, ["owl", "owl", "wren", "wren"], ks=(1,))
     RetrievalMetrics(recall={1: 0.75}, r_precision=0.75, map_at_r=0.75, queries=4)
     """
-    limits = _parse_ks(ks)
+    limits = _check_ks("ks", ks)
     queries = _Queries.parse(embeddings, labels, **options)
     most = max(limits, default=1)
-    parts = list(queries.map(lambda block: _precisions(block, most)))
+    parts = list(starmap(partial(_precisions, most), queries.blocks()))
     if not parts:
         raise _no_queries()
     first, precision, average = np.concatenate(parts, axis=1)
@@ -194,38 +168,72 @@ def retrieval_metrics(
     )
 
 
+def suspicious_labels(
+    embeddings: Any,
+    labels: Any,
+    k: int = 10,
+    *,
+    similarity: Similarity = "cosine",
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
+) -> SuspiciousLabels:
+    """Return the examples whose nearest neighbours have another label more often than theirs.
+
+    Args:
+        embeddings: Matrix with a row per example.
+        labels: Label of each row: integers or strings.
+        k: Number of nearest neighbours.
+        similarity: As for :func:`retrieval_metrics`.
+        memory_limit: As for :func:`retrieval_metrics`.
+
+    Returns:
+        The ids, the largest share first. Of labels that are equally frequent, `other` is the first
+        in order.
+
+    Raises:
+        MetricError: If an argument is not valid, or an embedding has a value that is nan, infinite
+            or above 1e15.
+
+    >>> points = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.1], [0.0, 1.0], [0.1, 0.9], [0.1, 0.8]])
+    >>> ids, share, other = suspicious_labels(
+    ...     points, ["owl", "wren", "owl", "wren", "wren", "wren"], k=2
+    ... )
+    >>> ids.tolist(), share.tolist(), other.tolist()
+    ([1], [1.0], ['owl'])
+    """
+    (count,) = _check_ks("k", (k,))
+    queries = _Queries.parse(embeddings, labels, similarity=similarity, memory_limit=memory_limit)
+    own = queries.query_ids
+    count = min(count, len(own) - 1)
+    parts = [np.zeros((3, 0), np.int64)]
+    for part, similarities in queries.similarities(np.arange(len(own) if count > 0 else 0)):
+        nearest = _to_numpy(largest(similarities, count)[1])
+        other, most, same = majority(own[nearest], own[part])
+        parts.append(np.stack([part, count - same, other])[:, most > same])
+    ids, disagreeing, other = np.concatenate(parts, axis=1)
+    order = np.lexsort((ids, -disagreeing))
+    share = disagreeing[order] / max(1, count)
+    return SuspiciousLabels(ids[order], share, queries.names[other[order]])
+
+
 # Blocks of queries.
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Some queries that have relevant references, and their similarities to all references."""
-
-    arrays: Arrays
-    similarities: Any
-    relevant: Any
-    """Similarities to relevant references, -inf for others."""
-    is_other: Any
-    """Whether the label differs from that of the query."""
-    counts: NDArray[np.int64]
-    """Number of relevant references of each query."""
-
-
-def _best_rank(block: _Block) -> NDArray[np.int64]:
+def _best_rank(
+    similarities: Any, is_other: Any, relevant: Any, counts: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return the rank of the first relevant reference of each query, from 0."""
-    best = block.arrays.maximum(block.relevant)
-    before = (block.similarities >= best[:, None]) & block.is_other
-    return block.arrays.to_numpy(before.sum(1)).astype(np.int64)
+    best = _namespace(relevant).amax(relevant, 1)
+    before = (similarities >= best[:, None]) & is_other
+    return _to_numpy(before.sum(1)).astype(np.int64)
 
 
-def _precisions(block: _Block, most: int) -> NDArray[np.float64]:
+def _precisions(
+    most: int, similarities: Any, is_other: Any, relevant: Any, counts: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Return the rank of the first relevant reference, the R-precision, and the AP at R."""
-    arrays, counts = block.arrays, block.counts
     size = int(counts.max())
-    relevant = arrays.largest(block.relevant, size)
-    others = arrays.mask(block.similarities, block.is_other)
-    width = min(max(size, most), others.shape[1])
-    before = arrays.to_numpy(arrays.count_at_least(others, relevant, width)).astype(np.int64)
+    width = min(max(size, most), similarities.shape[1])
+    before = _count_before(similarities, is_other, relevant, size, width)
     order = np.arange(size)
     ranks = order + before
     is_counted = (order < counts[:, None]) & (ranks < counts[:, None])
@@ -234,17 +242,38 @@ def _precisions(block: _Block, most: int) -> NDArray[np.float64]:
     return np.stack([before[:, 0], precision, average])
 
 
+def _count_before(
+    similarities: Any, is_other: Any, relevant: Any, size: int, width: int
+) -> NDArray[np.int64]:
+    """Return how many others, up to `width`, rank before each of the `size` best relevant ones."""
+    if not isinstance(similarities, np.ndarray):
+        others = _namespace(similarities).where(is_other, similarities, -np.inf)
+        # The search needs ascending rows.
+        return _search(-largest(others, width)[0], -largest(relevant, size)[0])
+    before = np.zeros((len(similarities), size), np.int64)
+    for row, is_counted, wanted, out in zip(similarities, is_other, relevant, before, strict=True):
+        limits = np.sort(wanted[wanted > -np.inf])
+        # Few others are as similar as a relevant reference, and only they are sorted.
+        found = row[is_counted & (row >= limits[0])]
+        if len(found) > width:
+            found = np.partition(found, -width)[-width:]
+        ranks = len(found) - np.searchsorted(np.sort(found), limits)
+        out[: len(limits)] = ranks[::-1]
+    return before
+
+
 @dataclass(frozen=True, slots=True)
 class _Queries:
     """Validated arguments of a metric."""
 
-    arrays: Arrays
     queries: Any
     references: Any
     bias: Any
     """Added to the similarities of each reference; None if it is zero."""
     query_ids: NDArray[np.int64]
     reference_ids: NDArray[np.int64]
+    names: NDArray[Any]
+    """The label of each id."""
     is_same: bool
     """Whether the queries are the references."""
     memory_limit: int
@@ -271,109 +300,135 @@ class _Queries:
                 "references and reference_labels must be given together", option="references"
             )
         is_same = references is None
-        arrays = _arrays_of(embeddings)
-        queries = _check(arrays, "embeddings", embeddings)
-        names = [_check_labels("labels", labels, len(queries))]
-        others = queries
+        queries = others = _check("embeddings", embeddings, embeddings)
+        listed = [_check_labels("labels", labels, len(queries))]
         if not is_same:
-            others = _check(arrays, "references", references)
+            others = _check("references", references, queries)
             if others.shape[1] != queries.shape[1]:
                 raise MetricError(
                     f"references have {others.shape[1]} columns, embeddings {queries.shape[1]}",
                     option="references",
                 )
-            names.append(_check_labels("reference_labels", reference_labels, len(others)))
-            if names[0].dtype.kind != names[1].dtype.kind:
+            dtype = _namespace(queries).result_type(queries, others)
+            queries, others = (
+                _namespace(queries).asarray(each, dtype=dtype) for each in (queries, others)
+            )
+            listed.append(_check_labels("reference_labels", reference_labels, len(others)))
+            if listed[0].dtype.kind != listed[1].dtype.kind:
                 raise MetricError(
-                    f"labels are of dtype {names[0].dtype}, reference_labels of {names[1].dtype}",
+                    f"labels are of dtype {listed[0].dtype}, reference_labels of {listed[1].dtype}",
                     option="reference_labels",
                 )
-        ids = np.unique(np.concatenate(names), return_inverse=True)[1].astype(np.int64)
+        names, ids = np.unique(np.concatenate(listed), return_inverse=True)
         query_ids, reference_ids = ids[: len(queries)], ids[0 if is_same else len(queries) :]
         bias = None
         if similarity == "cosine":
-            queries = arrays.normalize(queries)
-            others = queries if is_same else arrays.normalize(others)
+            queries = normalize(queries)
+            others = queries if is_same else normalize(others)
         elif similarity == "euclidean":
             # |q - r|^2 = |q|^2 - 2 (q r - |r|^2 / 2); |q| is the same for all references.
             bias = (others * others).sum(1) * -0.5
-        return cls(arrays, queries, others, bias, query_ids, reference_ids, is_same, memory_limit)
+        return cls(queries, others, bias, query_ids, reference_ids, names, is_same, memory_limit)
 
-    def map(self, function: Callable[[_Block], NDArray[Any]]) -> Iterable[NDArray[Any]]:
-        """Yield the result of a function for each block of queries with relevant references."""
-        totals = np.bincount(self.reference_ids, minlength=int(self.query_ids.max(initial=-1)) + 1)
-        counts = totals[self.query_ids] - self.is_same
-        counted = np.flatnonzero(counts)
-        reference_ids = self.arrays.integers(self.reference_ids)
-        blocks = similarity_blocks(
-            self.arrays,
+    def similarities(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Any]]:
+        """Yield :func:`similarity_blocks` of some queries."""
+        return similarity_blocks(
             self.queries,
             self.references,
-            counted,
+            rows,
             bias=self.bias,
+            is_same=self.is_same,
             memory_limit=self.memory_limit,
         )
-        for part, chosen, similarities in blocks:
-            query_ids = self.arrays.integers(self.query_ids[part])
+
+    def blocks(self) -> Iterator[tuple[Any, Any, Any, NDArray[np.int64]]]:
+        """Yield blocks of queries that have relevant references.
+
+        Yields:
+            Similarities to all references; whether a reference has another label; similarities to
+            relevant references, -inf for others; and the number of relevant references.
+        """
+        counts = np.bincount(self.reference_ids, minlength=len(self.names))[self.query_ids]
+        counts -= self.is_same
+        reference_ids = _integers(self.reference_ids, self.queries)
+        for part, similarities in self.similarities(np.flatnonzero(counts)):
+            query_ids = _integers(self.query_ids[part], self.queries)
             is_other = query_ids[:, None] != reference_ids[None, :]
-            relevant = self.arrays.mask(similarities, ~is_other)
-            if self.is_same:
-                relevant = self.arrays.exclude(relevant, chosen)
-            yield function(_Block(self.arrays, similarities, relevant, is_other, counts[part]))
+            relevant = _namespace(similarities).where(is_other, -np.inf, similarities)
+            yield similarities, is_other, relevant, counts[part]
 
 
 def similarity_blocks(
-    arrays: Arrays,
     queries: Any,
     references: Any,
     rows: NDArray[np.int64],
     *,
     bias: Any = None,
+    is_same: bool = False,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
-) -> Iterator[tuple[NDArray[np.int64], Any, Any]]:
-    """Yield blocks of queries: their rows, the same on the device, and their similarities.
+) -> Iterator[tuple[NDArray[np.int64], Any]]:
+    """Yield blocks of queries: their rows, and their similarities.
 
     Args:
-        arrays: Operations on the arrays.
         queries: Matrix with a row per query.
         references: Matrix with a row per reference.
         rows: The rows of `queries` to compare.
         bias: Added to the similarities of each reference; None for zero.
+        is_same: Whether the queries are the references. Their similarity to themselves is -inf.
         memory_limit: Approximate number of bytes of a block.
     """
     size = max(1, memory_limit // (max(1, len(references)) * _BYTES_PER_PAIR))
     for begin in range(0, len(rows), size):
         part = rows[begin : begin + size]
-        chosen = arrays.integers(part)
+        chosen = _integers(part, queries)
         similarities = queries[chosen] @ references.T
         if bias is not None:
             similarities = similarities + bias[None, :]
-        yield part, chosen, similarities
+        if is_same:
+            pairs = _namespace(queries).arange(len(part)), chosen
+            if _is_jax(queries):
+                similarities = similarities.at[pairs].set(-np.inf)
+            else:
+                similarities[pairs] = -np.inf
+        yield part, similarities
 
 
-def _arrays_of(embeddings: Any) -> Arrays:
-    """Return the operations for the framework of an array."""
-    framework = type(embeddings).__module__.partition(".")[0]
-    if framework == "torch":
-        adapter: Any = importlib.import_module("covey.adapters.torch.metrics")
-        return adapter.TorchArrays(embeddings.device)  # type: ignore[no-any-return]
-    if framework in ("jax", "jaxlib"):
-        adapter = importlib.import_module("covey.adapters.jax_metrics")
-        return adapter.JaxArrays()  # type: ignore[no-any-return]
-    return NumpyArrays()
+def majority(
+    neighbours: NDArray[np.int64], own: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the most frequent class of each row, its frequency, and how often `own` occurs.
+
+    Of classes that are equally frequent, the first one is returned.
+
+    >>> majority(np.array([[3, 1, 1, 3, 2]]), np.array([2]))
+    (array([1]), array([2]), array([1]))
+    """
+    classes = int(neighbours.max(initial=0)) + 1
+    pairs = np.arange(len(neighbours))[:, None] * classes + neighbours
+    pairs, counts = np.unique(pairs, return_counts=True)
+    rows, found = np.divmod(pairs, classes)
+    order = np.lexsort((found, -counts, rows))
+    best = order[np.flatnonzero(np.diff(rows, prepend=-1))]
+    return found[best], counts[best], (neighbours == own[:, None]).sum(1)
 
 
-def _check(arrays: Arrays, option: str, values: Any) -> Any:
-    """Return embeddings as a matrix of values whose similarities are finite."""
+# Checks.
+
+
+def _check(option: str, values: Any, like: Any) -> Any:
+    """Return embeddings as a matrix of `like`'s framework, whose similarities are finite."""
     try:
-        matrix = arrays.embeddings(values)
+        matrix = _convert(values, like)
+        functions = _namespace(matrix)
+        if matrix.dtype not in (functions.float32, functions.float64):  # float16, integers
+            matrix = functions.asarray(matrix, dtype=functions.float32)
     except (TypeError, ValueError) as error:
         raise MetricError(f"it cannot be converted to an array: {error}", option=option) from None
     if matrix.ndim != 2:
         raise MetricError(
             f"its shape is {tuple(matrix.shape)}; must be a row per example", option=option
         )
-    is_valid = arrays.to_numpy((abs(matrix) <= MAX_VALUE).all(1))  # false for nan
+    is_valid = _to_numpy((abs(matrix) <= MAX_VALUE).all(1))  # false for nan
     if not is_valid.all():
         raise invalid_rows(np.flatnonzero(~is_valid), len(matrix), option=option)
     return matrix
@@ -397,9 +452,7 @@ def invalid_rows(invalid: NDArray[np.intp], rows: int, **fields: Any) -> MetricE
 
 
 def _check_labels(option: str, labels: Any, rows: int) -> NDArray[Any]:
-    if type(labels).__module__.partition(".")[0] == "torch":
-        labels = labels.detach().cpu()
-    array = np.asarray(labels)
+    array = _to_numpy(labels)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]  # Keras has labels of shape (n, 1)
     if array.dtype.kind == "O":
@@ -413,65 +466,79 @@ def _check_labels(option: str, labels: Any, rows: int) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind in "biu" else array
 
 
-def _parse_ks(ks: Iterable[int]) -> tuple[int, ...]:
-    listed = tuple(ks) if isinstance(ks, Iterable) else (ks,)
+def _check_ks(option: str, ks: Iterable[int]) -> list[int]:
+    listed = list(ks) if isinstance(ks, Iterable) else [ks]
     for k in listed:
         if not isinstance(k, (int, np.integer)) or k < 1:
-            raise MetricError(option="ks", found=k, allowed="integers >= 1")
-    return tuple(map(int, listed))
+            raise MetricError(option=option, found=k, allowed="an integer >= 1")
+    return [int(k) for k in listed]
 
 
 def _no_queries() -> MetricError:
     return MetricError("no query has a reference with the same label", option="labels")
 
 
-class NumpyArrays:
-    """Operations on arrays of numpy."""
-
-    def embeddings(self, values: Any) -> Any:
-        array = np.asarray(values)
-        is_narrow = array.dtype == np.float16 or array.dtype.kind in "biu"
-        return array.astype(np.float32) if is_narrow else array
-
-    def integers(self, values: NDArray[np.int64]) -> Any:
-        return values.astype(np.int32)
-
-    def normalize(self, embeddings: Any) -> Any:
-        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
-        return embeddings / np.maximum(norms, np.finfo(embeddings.dtype).tiny)
-
-    def mask(self, values: Any, keep: Any) -> Any:
-        return np.where(keep, values, np.array(-np.inf, values.dtype))
-
-    def exclude(self, values: Any, columns: Any) -> Any:
-        values[np.arange(len(values)), columns] = -np.inf
-        return values
-
-    def maximum(self, values: Any) -> Any:
-        return values.max(1)
-
-    def largest(self, values: Any, count: int) -> Any:
-        result = np.full((len(values), count), -np.inf, values.dtype)
-        for row, out in zip(values, result, strict=True):
-            found = _largest(row[row > -np.inf], count)
-            out[: len(found)] = found[::-1]
-        return result
-
-    def count_at_least(self, values: Any, thresholds: Any, most: int) -> Any:
-        result = np.empty(thresholds.shape, np.int64)
-        for row, limits, out in zip(values, thresholds, result, strict=True):
-            # Few values are as large as the thresholds, and only they are sorted.
-            least = limits[limits > -np.inf][-1]
-            found = _largest(row[row >= least], most)
-            out[:] = len(found) - np.searchsorted(found, limits, side="left")
-        return result
-
-    def to_numpy(self, values: Any) -> NDArray[Any]:
-        return np.asarray(values)
+# Operations that frameworks name differently; rows are queries, columns are references.
 
 
-def _largest(values: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the largest values, in ascending order."""
-    if len(values) > count:
-        values = np.partition(values, len(values) - count)[len(values) - count :]
-    return np.sort(values)
+def _is_torch(values: Any) -> bool:
+    return isinstance(values, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def _is_jax(values: Any) -> bool:
+    return isinstance(values, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+def _namespace(values: Any) -> Any:
+    """Return the module with the functions of an array: torch, jax.numpy or numpy."""
+    name = "torch" if _is_torch(values) else "jax.numpy" if _is_jax(values) else "numpy"
+    return sys.modules[name]
+
+
+def _to_numpy(values: Any) -> NDArray[Any]:
+    return np.asarray(values.detach().cpu() if _is_torch(values) else values)
+
+
+def _convert(values: Any, like: Any) -> Any:
+    """Return values as an array of the framework and device of `like`."""
+    functions = _namespace(like)
+    source = values if _namespace(values) is functions else _to_numpy(values)
+    if _is_torch(like):
+        # Operators of subclasses, of other packages too, may return anything.
+        tensor = functions.as_tensor(source, device=like.device)
+        return tensor.detach().as_subclass(functions.Tensor)
+    return functions.asarray(source)
+
+
+def _integers(values: NDArray[np.int64], like: Any) -> Any:
+    """Return integers below 2**31: JAX has no int64 by default."""
+    return _convert(values.astype(np.int32), like)
+
+
+def normalize(embeddings: Any) -> Any:
+    """Return rows of norm 1; rows of zeros stay zeros."""
+    functions = _namespace(embeddings)
+    norms = functions.linalg.norm(embeddings, None, 1, True)
+    return embeddings / functions.clip(norms, functions.finfo(embeddings.dtype).tiny, None)
+
+
+def largest(values: Any, count: int) -> tuple[Any, Any]:
+    """Return the largest values of each row, in descending order, and their columns."""
+    if _is_torch(values):
+        return values.topk(count, dim=1)  # type: ignore[no-any-return]
+    if _is_jax(values):
+        return sys.modules["jax"].lax.top_k(values, count)  # type: ignore[no-any-return]
+    columns = np.argpartition(values, -count, axis=1)[:, -count:]
+    found = np.take_along_axis(values, columns, 1)
+    order = np.lexsort((columns, -found), axis=1)
+    return np.take_along_axis(found, order, 1), np.take_along_axis(columns, order, 1)
+
+
+def _search(rows: Any, values: Any) -> NDArray[np.int64]:
+    """Return how many entries of each ascending row are not larger than some values."""
+    functions = _namespace(rows)
+    if _is_torch(rows):
+        found = functions.searchsorted(rows.contiguous(), values.contiguous(), right=True)
+    else:
+        found = sys.modules["jax"].vmap(partial(functions.searchsorted, side="right"))(rows, values)
+    return _to_numpy(found).astype(np.int64)

@@ -13,7 +13,14 @@ from pytorch_metric_learning.utils.inference import CustomKNN
 from torchmetrics.retrieval import RetrievalHitRate
 
 from covey.errors import MetricError
-from covey.metrics import MAX_VALUE, map_at_r, r_precision, recall_at_k, retrieval_metrics
+from covey.metrics import (
+    MAX_VALUE,
+    map_at_r,
+    r_precision,
+    recall_at_k,
+    retrieval_metrics,
+    suspicious_labels,
+)
 
 FRAMEWORKS = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jnp.asarray}
 framework = pytest.mark.parametrize("convert", FRAMEWORKS.values(), ids=FRAMEWORKS)
@@ -134,7 +141,7 @@ def test_equal_embeddings_have_no_recall():
 
 
 INVALID_VALUES = (np.nan, np.inf, -np.inf, 1e20, -1.1e15)
-METRICS = (recall_at_k, retrieval_metrics, r_precision, map_at_r)
+METRICS = (recall_at_k, retrieval_metrics, r_precision, map_at_r, suspicious_labels)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -151,18 +158,33 @@ def test_values_without_finite_similarities(convert, similarity, metric):
             wrong = np.where(np.isin(np.arange(60), [7, 30])[:, None], value, x).astype(dtype)
         valid = {"references": convert(x.astype(dtype)), "reference_labels": y}
         invalid = {"references": convert(wrong), "reference_labels": y}
-        for values, options, option in (
-            (wrong, {}, "embeddings"),
-            (wrong, valid, "embeddings"),
-            (x.astype(dtype), invalid, "references"),
-        ):
+        others = [(wrong, valid, "embeddings"), (x.astype(dtype), invalid, "references")]
+        has_references = metric is not suspicious_labels
+        for values, options, option in [(wrong, {}, "embeddings"), *others * has_references]:
             with pytest.raises(MetricError, match=r"2 of 60 rows .*: 7, 30$") as caught:
                 metric(convert(values), y, similarity=similarity, **options)
             assert caught.value.option == option
     signs = np.sign(x)
     expected = metric(signs, y, similarity=similarity)
     large = 2.0 ** int(np.log2(MAX_VALUE)) * signs  # whose products are exact
-    assert metric(convert(large), y, similarity=similarity) == expected
+    found = metric(convert(large), y, similarity=similarity)
+    if metric is suspicious_labels:  # neighbours that are equally similar have no order
+        assert len(found.ids) > 0
+    else:
+        assert found == expected
+
+
+class Wrapped(torch.Tensor):
+    """A tensor of another package, whose operators do not return tensors."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function.__name__ in ("matmul", "__matmul__", "topk", "__ge__"):
+            raise TypeError("the operator of a subclass was called")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("a tensor on a device is not an array of numpy")
 
 
 def test_inputs():
@@ -181,8 +203,68 @@ def test_inputs():
     assert recall_at_k(tf.constant(x), y) == expected
     assert recall_at_k(torch.as_tensor(x).requires_grad_(), y) == expected
     assert recall_at_k(x.astype(np.float64).tolist(), y) == expected
+    assert recall_at_k(torch.as_tensor(x).as_subclass(Wrapped), torch.as_tensor(y)) == expected
+    wide = {"references": torch.as_tensor(x, dtype=torch.float64), "reference_labels": y}
+    for convert in FRAMEWORKS.values():  # of another type and framework than the queries
+        assert recall_at_k(convert(x), y, ks=(1,), **wide) == {1: 1.0}
     half = torch.as_tensor(x).to(torch.bfloat16)
     assert recall_at_k(half, y) == recall_at_k(half.float().numpy(), y)
+
+
+# Suspicious labels.
+
+
+def nearest(x, query, k, similarity):
+    """Return the k nearest examples of an example, by a sort."""
+    if similarity == "euclidean":
+        values = -((x - x[query]) ** 2).sum(1)
+    else:
+        scale = np.linalg.norm(x, axis=1) if similarity == "cosine" else 1
+        values = x @ x[query] / scale
+    return [each for each in np.argsort(-values, kind="stable").tolist() if each != query][:k]
+
+
+@framework
+@pytest.mark.parametrize("similarity", ["cosine", "euclidean", "dot"])
+@pytest.mark.parametrize(("k", "memory_limit"), [(1, 1 << 28), (7, 50_000), (1000, 1)])
+def test_suspicious_labels_by_a_sort(convert, similarity, k, memory_limit):
+    x, y = embeddings(rows=120, classes=6)
+    names = np.array(["owl", "wren", "crow", "tit", "jay", "emu"])[y]
+    expected = []
+    for query in range(len(x)):
+        labels = names[nearest(x.astype(np.float64), query, k, similarity)]
+        values, counts = np.unique(labels, return_counts=True)
+        if counts.max() > (labels == names[query]).sum():
+            share = (labels != names[query]).mean()
+            expected.append((-share, query, str(values[counts.argmax()])))
+    found = suspicious_labels(
+        convert(x), names, k, similarity=similarity, memory_limit=memory_limit
+    )
+    assert list(
+        zip(*map(np.ndarray.tolist, (-found.share, found.ids, found.other)), strict=True)
+    ) == sorted(expected)
+    numbers = suspicious_labels(convert(x), y, k, similarity=similarity).other
+    assert numbers.dtype == np.int64
+
+
+def test_wrong_labels_are_found():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 5, 300)
+    x = 5 * np.eye(5)[y] + rng.normal(size=(300, 5))
+    wrong = rng.choice(300, 12, replace=False)
+    labels = y.copy()
+    labels[wrong] = (y[wrong] + 1) % 5
+    ids, share, other = suspicious_labels(x, labels)
+    assert set(wrong) <= set(ids.tolist())
+    assert (other == y[ids]).all()
+    assert (np.diff(share) <= 0).all()
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_no_suspicious_labels_without_neighbours(rows):
+    assert [len(each) for each in suspicious_labels(np.ones((rows, 2)), np.full(rows, "a"))] == [
+        0
+    ] * 3
 
 
 @framework
@@ -208,3 +290,6 @@ def test_errors(convert, change, option):
         with pytest.raises(MetricError) as caught:
             metric(**arguments)
         assert caught.value.option == option
+    with pytest.raises(MetricError) as caught:
+        suspicious_labels(arguments["embeddings"], [0, 0, 1], k=0)
+    assert caught.value.option == "k"

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import MetricError
-from covey.metrics import NumpyArrays, similarity_blocks
+from covey.metrics import largest, majority, normalize, similarity_blocks
 from covey.view.messages import Columns, Query, RequestError, Response, json_response
 from covey.view.projection import MAX_POINTS, Projection, project, spread
 from covey.view.vectors import CHUNK_BYTES, Vectors
@@ -164,7 +164,7 @@ class Embeddings:
                 found = -np.linalg.norm(chunk.astype(np.float64) - query, axis=1)
             if first <= number < first + len(chunk):
                 found[number - first] = -np.inf
-            best = _largest(found[None], min(count, len(found)))[0]
+            best = largest(found[None], min(count, len(found)))[1][0]
             ids = np.concatenate([ids, best + first])
             values = np.concatenate([values, found[best]])
             order = np.lexsort((ids, -values))[:count]
@@ -193,7 +193,7 @@ class Embeddings:
         vectors = self.vectors.take(ids)
         bias = None
         if self.is_cosine:
-            vectors = NumpyArrays().normalize(vectors)
+            vectors = normalize(vectors)
         else:
             vectors = vectors.astype(np.float64)
             vectors -= vectors.mean(0) if len(vectors) else 0
@@ -224,15 +224,15 @@ class Embeddings:
         rows: list[dict[str, Any]] = []
         agreeing, end = 0, begin
         blocks = similarity_blocks(
-            NumpyArrays(),
             compared.vectors,
             compared.vectors,
             np.arange(begin, total),
             bias=compared.bias,
+            is_same=True,
             memory_limit=_BLOCK_BYTES,
         )
-        for part, chosen, similarities in blocks:
-            nearest = _largest(NumpyArrays().exclude(similarities, chosen), width)
+        for part, similarities in blocks:
+            nearest = largest(similarities, width)[1]
             own = compared.positions[part]
             other, most, same = majority(compared.positions[nearest], own)
             differs = most > same
@@ -256,8 +256,8 @@ class Embeddings:
 def _cosines(
     query: NDArray[Any], chunk: NDArray[Any], norm: float, norms: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    blocks = similarity_blocks(NumpyArrays(), query, chunk, np.zeros(1, np.int64))
-    _, _, products = next(blocks)
+    blocks = similarity_blocks(query, chunk, np.zeros(1, np.int64))
+    _, products = next(blocks)
     scale = np.maximum(norms[: len(chunk)].astype(np.float64) * norm, np.finfo(np.float64).tiny)
     return np.asarray(products[0] / scale)
 
@@ -268,33 +268,6 @@ def _finite(
     """Return neighbours without the query itself."""
     is_other = np.isfinite(values)
     return ids[is_other], values[is_other]
-
-
-def _largest(values: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Return the columns of the largest values of each row, the largest first."""
-    if count < values.shape[1]:
-        found = np.argpartition(values, values.shape[1] - count, axis=1)[:, -count:]
-    else:
-        found = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    chosen = np.take_along_axis(values, found, 1)
-    order = np.lexsort((found, -chosen), axis=1)
-    return np.take_along_axis(found, order, 1)
-
-
-def majority(
-    neighbours: NDArray[np.int64], own: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the most frequent class of each row, its frequency, and that of the own class.
-
-    Of classes that are equally frequent, the first position is returned.
-
-    >>> majority(np.array([[3, 1, 1, 3, 2]]), np.array([2]))
-    (array([1]), array([2]), array([1]))
-    """
-    counts = (neighbours[:, :, None] == neighbours[:, None, :]).sum(2)
-    most = counts.max(1)
-    other = np.where(counts == most[:, None], neighbours, np.iinfo(np.int64).max).min(1)
-    return other, most, (neighbours == own[:, None]).sum(1)
 
 
 def class_positions(dataset: Dataset, ids: NDArray[np.int64]) -> NDArray[np.int64]:
