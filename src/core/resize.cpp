@@ -60,6 +60,25 @@ const ResizeKernels& kernels() noexcept {
   return found != nullptr ? *found : internal::kPortableKernels;
 }
 
+// Resizes rows of 16-bit samples.
+template <std::size_t kChannels>
+void resize_deep(const Rows<std::uint8_t>& in, const Weights& weights, float* to) {
+  for (std::size_t y = 0; y < in.count; ++y) {
+    const std::uint8_t* const row = in.data + y * in.stride;
+    for (std::size_t x = 0; x < weights.ranges.size(); ++x) {
+      const auto [first, taps] = weights.ranges[x];
+      const double* const k = weights.exact.data() + x * weights.stride;
+      double sums[kChannels] = {};
+      for (std::size_t i = 0; i < taps; ++i) {
+        std::uint16_t samples[kChannels];
+        std::memcpy(samples, row + (first + i) * sizeof samples, sizeof samples);
+        for (std::size_t c = 0; c < kChannels; ++c) sums[c] += samples[c] * k[i];
+      }
+      for (const double sum : sums) *to++ = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace
 
 void Weights::compute(double begin, double end, std::uint32_t low, std::uint32_t high,
@@ -155,22 +174,12 @@ void Resizer::add(const std::uint8_t* data, const RowRange& rows) {
 
 void Resizer::add_deep(const std::uint8_t* data, std::size_t stride, std::size_t row,
                        std::size_t count) {
-  float* to = deep_.data() + row * size_.width * channels_;
-  for (std::size_t y = 0; y < count; ++y, data += stride) {
-    for (std::size_t x = 0; x < size_.width; ++x) {
-      const auto [first, taps] = horizontal_.ranges[x];
-      const double* const k = horizontal_.exact.data() + x * horizontal_.stride;
-      for (std::size_t c = 0; c < channels_; ++c) {
-        double sum = 0;
-        for (std::size_t i = 0; i < taps; ++i) {
-          std::uint16_t sample;
-          std::memcpy(&sample, data + 2 * ((first + i) * channels_ + c), sizeof sample);
-          sum += sample * k[i];
-        }
-        *to++ = static_cast<float>(sum);
-      }
-    }
-  }
+  const auto resize = channels_ == 1   ? resize_deep<1>
+                      : channels_ == 3 ? resize_deep<3>
+                      : channels_ == 4 ? resize_deep<4>
+                                       : resize_deep<2>;
+  float* const out = deep_.data() + row * size_.width * channels_;
+  resize({data, stride, count}, horizontal_, out);
 }
 
 std::size_t Resizer::kept_bytes() const noexcept {
@@ -189,14 +198,19 @@ void Resizer::finish(std::uint8_t* out) {
     kernels().vertical({resized_.data(), stride_, needed_.height}, vertical_, samples, out);
     return;
   }
+  std::vector<double> sums(samples);
   for (std::size_t y = 0; y < size_.height; ++y) {
     const auto [first, taps] = vertical_.ranges[y];
     const double* const k = vertical_.exact.data() + y * vertical_.stride;
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (std::size_t i = 0; i < taps; ++i) {  // vectorised over x
+      const float* const row = deep_.data() + (first + i) * samples;
+      for (std::size_t x = 0; x < samples; ++x) sums[x] += row[x] * k[i];
+    }
     for (std::size_t x = 0; x < samples; ++x, out += 2) {
-      double sum = 0;
-      for (std::size_t i = 0; i < taps; ++i) sum += deep_[(first + i) * samples + x] * k[i];
-      const auto value = static_cast<std::uint16_t>(
-          std::clamp(std::nearbyint(static_cast<float>(sum)), 0.f, 65535.f));
+      constexpr float kRound = 0x1.8p23f;  // x + kRound has no digits after the point
+      const float sum = std::clamp(static_cast<float>(sums[x]), 0.f, 65535.f);
+      const auto value = static_cast<std::uint16_t>((sum + kRound) - kRound);
       std::memcpy(out, &value, sizeof value);
     }
   }
