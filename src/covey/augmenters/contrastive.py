@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.augmenters.linear import Resampling, blurring, colouring, luma, multiply
+from covey import _core
 from covey.errors import PlanError
 from covey.loader.options import accepted
 from covey.plan.base import check_int, check_seed
@@ -64,14 +64,27 @@ class Augmenter(ABC):
         return augment(x, y, examples_per_class, is_warmup, **used)
 
 
-# The random choices of a view, in the order of its random numbers. All are always drawn, so that no
-# option changes the effect of another; new ones are appended.
-_CHANCES = ("area", "ratio", "top", "left", "flip", "jitter", "brightness", "contrast",
-            "saturation", "hue", "grayscale", "blur", "sigma")  # fmt: skip
+# The random choices of a view, in the order of its random numbers; the core chooses the crops. All
+# are always drawn, so that no option changes the effect of another; new ones are appended.
+_CHANCES = ("flip", "jitter", "brightness", "contrast", "saturation", "hue", "grayscale", "blur",
+            "sigma")  # fmt: skip
 _NUMBERS = 16
+_FIRST_NUMBER = 4
 
 # Number of values processed together: they should fit into the cache of a core.
 _CHUNK_VALUES = 1 << 16
+
+# BLAS computes smaller products in the calling thread. Loader threads run in parallel already;
+# waiting for BLAS threads would cost a hundred times as much.
+_MAX_SERIAL_PRODUCT = 1 << 18
+
+_WHITE = 65535
+"""White in the 16 bits in which the core crops and resizes floats."""
+
+# Luma coefficients, the conversion from RGB to YIQ, and a quarter turn of the hue.
+_LUMA = np.array([0.299, 0.587, 0.114])
+_YIQ = np.array([_LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+_QUARTER = np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +102,7 @@ class ContrastiveAugmenter(Augmenter):
         size: ``(height, width)`` of views, or one integer for both (default: that of the images).
         crop: Smallest and largest fraction of the area of an image that a view shows; None
             disables cropping.
-        ratio: Smallest and largest ratio of width to height of a crop; it is reduced to fit into
-            the image.
+        ratio: Smallest and largest ratio of width to height of a crop.
         flip: Probability of a horizontal flip.
         jitter: Probability of a change of colours.
         brightness: Maximum deviation from 1 of the brightness factor.
@@ -101,7 +113,9 @@ class ContrastiveAugmenter(Augmenter):
         blur: Probability of Gaussian blur.
         sigma: Smallest and largest standard deviation of the blur, in pixels of the view.
 
-    Colours change in that order. Values are clipped once, at the end.
+    Crops are those of ``ds.batches(crop="random")``: boxes as torchvision's RandomResizedCrop
+    chooses them, resized as by Pillow; floats are resized in 16 bits. Colours change in the order
+    of the arguments. Values are clipped once, at the end.
 
     >>> augment = ContrastiveAugmenter(seed=7, size=24)
     >>> x, y = augment(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8), 2, step=5)
@@ -174,71 +188,97 @@ class ContrastiveAugmenter(Augmenter):
         views = self.views
         if views is None:
             views = 1 if _is_complete(y, per_class) else per_class
-        step = check_int("step", step, 0, 2**64 - 1)
-        chances = _chances(self.seed, step, check_int("row", row, 0) * views, len(images) * views)
-        out = self._views(images, views, chances)
+        step, row = check_int("step", step, 0, 2**64 - 1), check_int("row", row, 0)
+        out = self._crop(images, views, step, row)
+        self._change(out, _chances(self.seed, step, row * views, len(out)))
         y = None if y is None else y.repeat(views, 0)
         return out.reshape(out.shape[: np.ndim(x)]), y
 
-    def _views(
-        self, images: NDArray[Any], views: int, chances: dict[str, NDArray[Any]]
-    ) -> NDArray[Any]:
+    def _crop(self, images: NDArray[Any], views: int, step: int, row: int) -> NDArray[Any]:
+        """Return the views of images, cropped and resized."""
         count, height, width, channels = images.shape
         size = (height, width) if self.size is None else parse_size(self.size)
-        out = np.empty((count * views, *size, channels), images.dtype)
-        dtype = np.float64 if images.dtype == np.float64 else np.float32
-        top, left, crop_height, crop_width = self._boxes(height, width, chances)
-        down = Resampling.of(top, crop_height, height, size[0])
-        across = Resampling.of(left, crop_width, width, size[1]).flipped(
-            chances["flip"] < self.flip
+        if self.crop is None and size == (height, width):
+            return images.repeat(views, 0)
+        is_float, dtype = images.dtype != np.uint8, _arithmetic(images)
+        spec = _core.ImageSpec(
+            size=size,
+            channels=channels,
+            is_deep=is_float,
+            as_stored=False,
+            crop="squash" if self.crop is None else "random",
+            scale=(1, 1) if self.crop is None else (self.crop[0], self.crop[1]),
+            ratio=(self.ratio[0], self.ratio[1]),
+            flip=False,  # its probability is fixed
+            fast=False,
+            orient=False,
+            views=views,
+            required=(0, 0),
+            max_pixels=height * width,
         )
-        is_blurred = chances["blur"] < self.blur
-        sigma = _between(self.sigma, chances["sigma"])
-        colours, share = self._colours(channels, chances, dtype)
-
-        values = views * channels * max(height, size[0]) * max(width, size[1])
-        chunk = max(1, _CHUNK_VALUES // values)
-        for begin in range(0, count, chunk):
-            planes = np.ascontiguousarray(
-                images[begin : begin + chunk].transpose(0, 3, 1, 2), dtype
-            )
-            rows = slice(begin * views, (begin + len(planes)) * views)
-            left_side, right_side = down.matrices(rows, dtype), across.matrices(rows, dtype)
-            blurred = np.flatnonzero(is_blurred[rows])
-            if len(blurred):
-                widths = sigma[rows][blurred]
-                bells = {each: blurring(widths, self.sigma[1], each, dtype) for each in set(size)}
-                for side in (left_side, right_side):
-                    side[blurred] = multiply(bells[side.shape[1]], side[blurred])
-            _fill(out[rows], planes, left_side, right_side, colours[rows], share[rows])
+        pixels = np.ascontiguousarray(images, dtype if is_float else None)
+        if is_float:
+            pixels = (pixels * dtype(_WHITE) + dtype(0.5)).astype(np.uint16)
+        out = np.empty((count, views, *size, channels), pixels.dtype)
+        for number, (image, into) in enumerate(zip(pixels, out, strict=True)):
+            fault = spec.frame(image, (height, width), list(into), self.seed, step, row + number)
+            if fault is not None:
+                raise MemoryError("there is not enough memory to resize an image")
+        out = out.reshape(-1, *out.shape[2:])
+        if is_float:
+            out = np.divide(out, dtype(_WHITE), dtype=dtype).astype(images.dtype, copy=False)
         return out
 
-    def _boxes(self, height: int, width: int, chances: dict[str, NDArray[Any]]) -> Any:
-        """Return (top, left, height, width) of the crop of each view."""
-        if self.crop is None:
-            zeros, ones = np.zeros(len(chances["area"])), np.ones(len(chances["area"]))
-            return zeros, zeros, ones * height, ones * width
-        area, aspect = _between(self.crop, chances["area"]), width / height
-        # The ratios within the bounds with which a crop of that area fits into the image.
-        low = np.maximum(self.ratio[0], aspect * area)
-        high = np.minimum(self.ratio[1], aspect / area)
-        ratio = np.where(
-            low <= high,
-            low * (high / low) ** chances["ratio"],
-            np.clip(aspect, *self.ratio),
-        )
-        crop_width = np.sqrt(area * height * width * ratio)
-        crop_height = crop_width / ratio
-        scale = np.minimum(1, np.minimum(height / crop_height, width / crop_width))
-        crop_height, crop_width = crop_height * scale, crop_width * scale
-        top, left = chances["top"] * (height - crop_height), chances["left"] * (width - crop_width)
-        return top, left, crop_height, crop_width
+    def _change(self, out: NDArray[Any], chances: dict[str, NDArray[Any]]) -> None:
+        """Flip, blur and colour views in place."""
+        is_flipped = chances["flip"] < self.flip
+        out[is_flipped] = out[is_flipped, :, ::-1]
+        _, height, width, channels = out.shape
+        dtype = _arithmetic(out)
+        is_blurred, sigma = chances["blur"] < self.blur, _between(self.sigma, chances["sigma"])
+        is_coloured, colours, share = self._colours(channels, chances)
+        # Conversion to integers truncates; adding 0.5 rounds.
+        half, white = (0.5, 255) if out.dtype == np.uint8 else (0, 1)
+        changed = np.flatnonzero(is_blurred | is_coloured)
+        chunk = max(1, _CHUNK_VALUES // (channels * height * width))
+        for begin in range(0, len(changed), chunk):
+            rows = changed[begin : begin + chunk]
+            planes = np.ascontiguousarray(out[rows].transpose(0, 3, 1, 2), dtype)
+            blurred = is_blurred[rows]
+            if blurred.any():
+                planes[blurred] = self._blur(planes[blurred], sigma[rows[blurred]])
+            pixels = planes.reshape(len(rows), channels, height * width)
+            grey = (pixels.mean(2) @ _luma(channels)) * share[rows]
+            pixels = _multiply(colours[rows].astype(dtype), pixels)
+            pixels += (grey + half).astype(dtype)[:, np.newaxis, np.newaxis]
+            np.clip(pixels, 0, white + half, out=pixels)
+            out[rows] = pixels.reshape(planes.shape).transpose(0, 2, 3, 1)
+
+    def _blur(self, planes: NDArray[Any], sigma: NDArray[Any]) -> NDArray[Any]:
+        """Return planes of shape (images, channels, height, width), blurred by a Gaussian.
+
+        It is truncated at 4 sigma, and edge values are extended outwards.
+        """
+        sides = {}
+        for size in set(planes.shape[2:]):
+            reach = max(int(4 * self.sigma[1] + 0.5), size)
+            offsets = np.arange(-reach, reach + 1)
+            bell = np.exp(-0.5 * (offsets / np.maximum(sigma, 1e-3)[:, np.newaxis]) ** 2)
+            bell *= abs(offsets) <= 4 * sigma[:, np.newaxis] + 0.5
+            bell /= bell.sum(1, keepdims=True)
+            below, positions = bell.cumsum(1), np.arange(size)
+            side = bell.astype(planes.dtype)[:, reach + positions - positions[:, np.newaxis]]
+            side[:, :, 0] += below[:, reach - positions - 1]
+            side[:, :, -1] += 1 - below[:, reach + size - 1 - positions]
+            sides[size] = side[:, np.newaxis]
+        down, across = (sides[size] for size in planes.shape[2:])
+        return _multiply(_multiply(down, planes), np.ascontiguousarray(across.swapaxes(2, 3)))
 
     def _colours(
-        self, channels: int, chances: dict[str, NDArray[Any]], dtype: Any
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the colour matrix of each view, and the factor of its mean brightness."""
-        is_changed = chances["jitter"] < self.jitter
+        self, channels: int, chances: dict[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.bool_], NDArray[Any], NDArray[Any]]:
+        """Return which views change, their matrices, and the factors of their mean brightness."""
+        is_changed, is_grey = chances["jitter"] < self.jitter, chances["grayscale"] < self.grayscale
         brightness, contrast, saturation = (
             1 + is_changed * _between((-deviation, deviation), chances[name])
             for name, deviation in (
@@ -247,45 +287,43 @@ class ContrastiveAugmenter(Augmenter):
                 ("saturation", self.saturation),
             )
         )
-        turn = is_changed * _between((-self.hue, self.hue), chances["hue"])
-        saturation = saturation * (chances["grayscale"] >= self.grayscale)
-        matrix = colouring(brightness * contrast, saturation, turn, channels, dtype)
-        return matrix, (1 - contrast) * brightness
+        turn = 2 * np.pi * is_changed * _between((-self.hue, self.hue), chances["hue"])
+        same = np.eye(channels)
+        colour = same - np.outer(np.ones(channels), _luma(channels))
+        across = np.linalg.inv(_YIQ) @ _QUARTER @ _YIQ if channels == 3 else np.zeros((1, 1))
+        gain, along, aside = (
+            each[:, np.newaxis, np.newaxis]
+            for each in (
+                brightness * contrast,
+                saturation * ~is_grey * np.cos(turn),
+                saturation * ~is_grey * np.sin(turn),
+            )
+        )
+        matrices = gain * (same + (along - 1) * colour + aside * across)
+        return is_changed | is_grey, matrices, (1 - contrast) * brightness
 
 
-def _fill(
-    out: NDArray[Any],
-    planes: NDArray[Any],
-    left: NDArray[Any],
-    right: NDArray[Any],
-    colours: NDArray[Any],
-    share: NDArray[Any],
-) -> None:
-    """Compute the views of some images.
+def _arithmetic(images: NDArray[Any]) -> type[np.floating[Any]]:
+    return np.float64 if images.dtype == np.float64 else np.float32
 
-    Args:
-        out: Output, of shape (views, height, width, channels).
-        planes: Images, of shape (images, channels, height, width).
-        left: Row matrix of each view.
-        right: Column matrix of each view.
-        colours: Colour matrix of each view.
-        share: Factor of the mean brightness that is added to each view.
-    """
-    count, channels, height, width = planes.shape
-    views, out_height, out_width, _ = out.shape
-    rows = multiply(left.reshape(count, -1, 1, out_height, height), planes[:, np.newaxis])
-    pixels = multiply(
-        rows.reshape(views, channels * out_height, width),
-        np.ascontiguousarray(right.transpose(0, 2, 1)),
-    ).reshape(views, channels, out_height * out_width)
-    grey = (pixels.mean(2) * luma(channels)).sum(1) * share
-    pixels = multiply(colours, pixels)
-    # Conversion to integers truncates; adding 0.5 rounds.
-    half, white = (0.5, 255) if out.dtype == np.uint8 else (0, 1)
-    pixels += (grey + half).astype(pixels.dtype)[:, np.newaxis, np.newaxis]
-    np.clip(pixels, 0, white + half, out=pixels)
-    for channel in range(channels):
-        out[..., channel] = pixels[:, channel].reshape(views, out_height, out_width)
+
+def _luma(channels: int) -> NDArray[Any]:
+    return _LUMA if channels == 3 else np.ones(1)
+
+
+def _multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Return ``a @ b``, computed in blocks."""
+    (rows, inner), columns = a.shape[-2:], b.shape[-1]
+    wide = min(columns, max(64, _MAX_SERIAL_PRODUCT // (rows * inner)))
+    tall = max(1, _MAX_SERIAL_PRODUCT // (inner * wide))
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out: NDArray[Any] = np.empty((*stack, rows, columns), a.dtype)
+    for left in range(0, columns, wide):
+        across = slice(left, left + wide)
+        for top in range(0, rows, tall):
+            down = slice(top, top + tall)
+            np.matmul(a[..., down, :], b[..., across], out=out[..., down, across])
+    return out
 
 
 def _check(name: str, value: Any, low: float, high: float, *, pair: bool = False) -> None:
@@ -298,7 +336,13 @@ def _check(name: str, value: Any, low: float, high: float, *, pair: bool = False
 
 
 def _images(x: Any) -> NDArray[Any]:
-    images = np.asarray(x)
+    try:
+        images = np.asarray(x)
+    except (NotImplementedError, RuntimeError, TypeError) as error:  # symbolic, or on a GPU
+        raise ValueError(
+            f"x is a {type(x).__module__}.{type(x).__name__} that is not an array of numpy; pass "
+            f"the augmenter to ds.batches(augmenter=...) or to a sampler: {error}"
+        ) from None
     shaped = images[..., np.newaxis] if images.ndim == 3 else images
     if shaped.ndim != 4 or shaped.shape[3] not in (1, 3) or 0 in shaped.shape[1:]:
         raise ValueError(
@@ -332,7 +376,8 @@ def _chances(seed: int, step: int, first: int, rows: int) -> dict[str, NDArray[A
     philox = np.random.Philox(key=np.array([seed, step], np.uint64), counter=counter)
     bits = philox.random_raw(rows * _NUMBERS)
     numbers = (bits >> np.uint64(11)).reshape(rows, _NUMBERS) * 2.0**-53
-    return dict(zip(_CHANCES, np.ascontiguousarray(numbers.T), strict=False))
+    columns = np.ascontiguousarray(numbers.T)[_FIRST_NUMBER:]
+    return dict(zip(_CHANCES, columns, strict=False))
 
 
 def _between(bounds: Sequence[float], chance: NDArray[Any]) -> NDArray[Any]:
