@@ -180,11 +180,8 @@ def test_flip(dtype):
 
 def boxes(augmenter, count, height, width, step=6):
     """Return (left, top, right, bottom) of the crops of images, as decoders choose them."""
-    spec = _core.ImageSpec(
-        size=(1, 1), channels=3, is_deep=False, as_stored=False, crop="random",
-        scale=augmenter.crop, ratio=augmenter.ratio, flip=False, fast=False, orient=False, views=1,
-        required=(0, 0), max_pixels=1,
-    )  # fmt: skip
+    spec = _core.ImageSpec(size=(1, 1), channels=3, crop="random", max_pixels=1,
+                           scale=augmenter.crop, ratio=augmenter.ratio)  # fmt: skip
     for row in range(count):
         top, left, h, w, _ = spec.box(height, width, augmenter.seed, step, row)
         yield left, top, left + w, top + h

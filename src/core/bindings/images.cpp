@@ -23,9 +23,9 @@ constexpr std::array<const char*, 7> kCodes{"",     "unsupported", "corrupt", "t
                                             "size", "channels",    "memory"};
 
 void init(PyImageSpec* self, std::pair<std::uint32_t, std::uint32_t> size, std::size_t channels,
-          bool is_deep, bool as_stored, std::string_view crop, std::pair<double, double> scale,
-          std::pair<double, double> ratio, bool flip, bool fast, bool orient, std::size_t views,
-          std::pair<std::uint32_t, std::uint32_t> required, std::uint64_t max_pixels) {
+          std::string_view crop, std::uint64_t max_pixels, bool is_deep, bool as_stored,
+          std::pair<double, double> scale, std::pair<double, double> ratio, bool flip, bool fast,
+          bool orient, std::size_t views, std::pair<std::uint32_t, std::uint32_t> required) {
   constexpr std::uint32_t kMaxSide = 1 << 16;
   check(size.first - 1 < kMaxSide && size.second - 1 < kMaxSide, "a side must be from 1 to 65536");
   check(channels >= 1 && channels <= 4, "channels must be from 1 to 4");
@@ -143,13 +143,17 @@ void register_images(nb::module_& m) {
 
   nb::class_<PyImageSpec>(m, "ImageSpec", "How encoded images become arrays of one shape.")
       .def("__init__", &init, nb::kw_only(), nb::arg("size"), nb::arg("channels"),
-           nb::arg("is_deep"), nb::arg("as_stored"), nb::arg("crop"), nb::arg("scale"),
-           nb::arg("ratio"), nb::arg("flip"), nb::arg("fast"), nb::arg("orient"), nb::arg("views"),
-           nb::arg("required"), nb::arg("max_pixels"),
-           nb::sig("def __init__(self, *, size: tuple[int, int], channels: int, is_deep: bool, "
-                   "as_stored: bool, crop: str, scale: tuple[float, float], "
-                   "ratio: tuple[float, float], flip: bool, fast: bool, orient: bool, views: int, "
-                   "required: tuple[int, int], max_pixels: int) -> None"))
+           nb::arg("crop"), nb::arg("max_pixels"), nb::arg("is_deep") = false,
+           nb::arg("as_stored") = false, nb::arg("scale") = std::pair(1.0, 1.0),
+           nb::arg("ratio") = std::pair(1.0, 1.0), nb::arg("flip") = false,
+           nb::arg("fast") = false, nb::arg("orient") = false, nb::arg("views") = 1,
+           nb::arg("required") = std::pair(0, 0),
+           nb::sig("def __init__(self, *, size: tuple[int, int], channels: int, crop: str, "
+                   "max_pixels: int, is_deep: bool = False, as_stored: bool = False, "
+                   "scale: tuple[float, float] = (1.0, 1.0), "
+                   "ratio: tuple[float, float] = (1.0, 1.0), flip: bool = False, "
+                   "fast: bool = False, orient: bool = False, views: int = 1, "
+                   "required: tuple[int, int] = (0, 0)) -> None"))
       .def("decode", &decode, nb::arg("values"), nb::arg("offsets"), nb::arg("out"),
            nb::arg("seed"), nb::arg("batch"), nb::arg("first_row"), nb::arg("begin") = 0,
            nb::sig("def decode(self, values: Buffer, offsets: NDArray[int64], "

@@ -81,10 +81,13 @@ _MAX_SERIAL_PRODUCT = 1 << 18
 _WHITE = 65535
 """White in the 16 bits in which the core crops and resizes floats."""
 
-# Luma coefficients, the conversion from RGB to YIQ, and a quarter turn of the hue.
-_LUMA = np.array([0.299, 0.587, 0.114])
-_YIQ = np.array([_LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
-_QUARTER = np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
+# Luma coefficients of images with 1 and 3 channels, and a quarter turn of the hue in YIQ.
+_LUMA = {1: np.ones(1), 3: np.array([0.299, 0.587, 0.114])}
+_YIQ = np.array([_LUMA[3], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+_TURN = {
+    1: np.zeros((1, 1)),
+    3: np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _YIQ,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,25 +203,20 @@ class ContrastiveAugmenter(Augmenter):
         size = (height, width) if self.size is None else parse_size(self.size)
         if self.crop is None and size == (height, width):
             return images.repeat(views, 0)
-        is_float, dtype = images.dtype != np.uint8, _arithmetic(images)
+        is_float, dtype = images.dtype != np.uint8, np.result_type(images, np.float32)
         spec = _core.ImageSpec(
             size=size,
             channels=channels,
             is_deep=is_float,
-            as_stored=False,
             crop="squash" if self.crop is None else "random",
-            scale=(1, 1) if self.crop is None else (self.crop[0], self.crop[1]),
-            ratio=(self.ratio[0], self.ratio[1]),
-            flip=False,  # its probability is fixed
-            fast=False,
-            orient=False,
+            scale=self.crop or (1, 1),
+            ratio=self.ratio,
             views=views,
-            required=(0, 0),
             max_pixels=height * width,
         )
         pixels = np.ascontiguousarray(images, dtype if is_float else None)
         if is_float:
-            pixels = (pixels * dtype(_WHITE) + dtype(0.5)).astype(np.uint16)
+            pixels = (pixels * _WHITE + 0.5).astype(np.uint16)
         out = np.empty((count, views, *size, channels), pixels.dtype)
         for number, (image, into) in enumerate(zip(pixels, out, strict=True)):
             fault = spec.frame(image, (height, width), list(into), self.seed, step, row + number)
@@ -226,7 +224,7 @@ class ContrastiveAugmenter(Augmenter):
                 raise MemoryError("there is not enough memory to resize an image")
         out = out.reshape(-1, *out.shape[2:])
         if is_float:
-            out = np.divide(out, dtype(_WHITE), dtype=dtype).astype(images.dtype, copy=False)
+            out = np.divide(out, _WHITE, dtype=dtype).astype(images.dtype, copy=False)
         return out
 
     def _change(self, out: NDArray[Any], chances: dict[str, NDArray[Any]]) -> None:
@@ -234,7 +232,7 @@ class ContrastiveAugmenter(Augmenter):
         is_flipped = chances["flip"] < self.flip
         out[is_flipped] = out[is_flipped, :, ::-1]
         _, height, width, channels = out.shape
-        dtype = _arithmetic(out)
+        dtype = np.result_type(out, np.float32)
         is_blurred, sigma = chances["blur"] < self.blur, _between(self.sigma, chances["sigma"])
         is_coloured, colours, share = self._colours(channels, chances)
         # Conversion to integers truncates; adding 0.5 rounds.
@@ -248,7 +246,7 @@ class ContrastiveAugmenter(Augmenter):
             if blurred.any():
                 planes[blurred] = self._blur(planes[blurred], sigma[rows[blurred]])
             pixels = planes.reshape(len(rows), channels, height * width)
-            grey = (pixels.mean(2) @ _luma(channels)) * share[rows]
+            grey = (pixels.mean(2) @ _LUMA[channels]) * share[rows]
             pixels = _multiply(colours[rows].astype(dtype), pixels)
             pixels += (grey + half).astype(dtype)[:, np.newaxis, np.newaxis]
             np.clip(pixels, 0, white + half, out=pixels)
@@ -279,36 +277,17 @@ class ContrastiveAugmenter(Augmenter):
     ) -> tuple[NDArray[np.bool_], NDArray[Any], NDArray[Any]]:
         """Return which views change, their matrices, and the factors of their mean brightness."""
         is_changed, is_grey = chances["jitter"] < self.jitter, chances["grayscale"] < self.grayscale
-        brightness, contrast, saturation = (
-            1 + is_changed * _between((-deviation, deviation), chances[name])
-            for name, deviation in (
-                ("brightness", self.brightness),
-                ("contrast", self.contrast),
-                ("saturation", self.saturation),
-            )
+        brightness, contrast, saturation, turn = (
+            is_changed * _between((-getattr(self, name), getattr(self, name)), chances[name])
+            for name in ("brightness", "contrast", "saturation", "hue")
         )
-        turn = 2 * np.pi * is_changed * _between((-self.hue, self.hue), chances["hue"])
+        brightness, saturation, turn = 1 + brightness, (1 + saturation) * ~is_grey, 2 * np.pi * turn
         same = np.eye(channels)
-        colour = same - np.outer(np.ones(channels), _luma(channels))
-        across = np.linalg.inv(_YIQ) @ _QUARTER @ _YIQ if channels == 3 else np.zeros((1, 1))
-        gain, along, aside = (
-            each[:, np.newaxis, np.newaxis]
-            for each in (
-                brightness * contrast,
-                saturation * ~is_grey * np.cos(turn),
-                saturation * ~is_grey * np.sin(turn),
-            )
-        )
-        matrices = gain * (same + (along - 1) * colour + aside * across)
-        return is_changed | is_grey, matrices, (1 - contrast) * brightness
-
-
-def _arithmetic(images: NDArray[Any]) -> type[np.floating[Any]]:
-    return np.float64 if images.dtype == np.float64 else np.float32
-
-
-def _luma(channels: int) -> NDArray[Any]:
-    return _LUMA if channels == 3 else np.ones(1)
+        colour = same - np.outer(np.ones(channels), _LUMA[channels])
+        matrices = same + np.multiply.outer(saturation * np.cos(turn) - 1, colour)
+        matrices += np.multiply.outer(saturation * np.sin(turn), _TURN[channels])
+        matrices *= (brightness * (1 + contrast))[:, np.newaxis, np.newaxis]
+        return is_changed | is_grey, matrices, -contrast * brightness
 
 
 def _multiply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
