@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,10 +96,8 @@ def recall_at_k(
     {1: 0.75, 2: 0.75}
     """
     queries = _Queries.parse(embeddings, labels, **options)
-    limits = _check_ks("ks", ks)
-    found = np.concatenate([np.zeros(0, np.int64), *starmap(_best_rank, queries.blocks())])
-    if not len(found):
-        raise _no_queries()
+    limits = _check_ks(ks)
+    found = np.concatenate([*starmap(_best_rank, queries.blocks())])
     return {k: float((found < k).mean()) for k in limits}
 
 
@@ -153,13 +151,11 @@ def retrieval_metrics(
     >>> retrieval_metrics(points, ["owl", "owl", "wren", "wren"], ks=(1,))
     RetrievalMetrics(recall={1: 0.75}, r_precision=0.75, map_at_r=0.75, queries=4)
     """
-    limits = _check_ks("ks", ks)
+    limits = _check_ks(ks)
     queries = _Queries.parse(embeddings, labels, **options)
     most = max(limits, default=1)
-    parts = list(starmap(partial(_precisions, most), queries.blocks()))
-    if not parts:
-        raise _no_queries()
-    first, precision, average = np.concatenate(parts, axis=1)
+    parts = starmap(partial(_precisions, most), queries.blocks())
+    first, precision, average = np.concatenate([*parts], axis=1)
     return RetrievalMetrics(
         recall={k: float((first < k).mean()) for k in limits},
         r_precision=float(precision.mean()),
@@ -200,10 +196,10 @@ def suspicious_labels(
     >>> ids.tolist(), share.tolist(), other.tolist()
     ([1], [1.0], ['owl'])
     """
-    (count,) = _check_ks("k", (k,))
+    k = _check_integer("k", k)
     queries = _Queries.parse(embeddings, labels, similarity=similarity, memory_limit=memory_limit)
     own = queries.query_ids
-    count = min(count, len(own) - 1)
+    count = min(k, len(own) - 1)
     parts = [np.zeros((3, 0), np.int64)]
     for part, similarities in queries.similarities(np.arange(len(own) if count > 0 else 0)):
         nearest = _to_numpy(largest(similarities, count)[1])
@@ -289,12 +285,9 @@ class _Queries:
         similarity: Similarity = "cosine",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> _Queries:
-        if similarity not in ("cosine", "euclidean", "dot"):
-            raise MetricError(
-                option="similarity", found=similarity, allowed="'cosine', 'euclidean' or 'dot'"
-            )
-        if type(memory_limit) is not int or memory_limit < 1:
-            raise MetricError(option="memory_limit", found=memory_limit, allowed="an integer >= 1")
+        if similarity not in get_args(Similarity):
+            raise MetricError(option="similarity", found=similarity, choices=get_args(Similarity))
+        _check_integer("memory_limit", memory_limit)
         if (references is None) != (reference_labels is None):
             raise MetricError(
                 "references and reference_labels must be given together", option="references"
@@ -350,6 +343,8 @@ class _Queries:
         """
         counts = np.bincount(self.reference_ids, minlength=len(self.names))[self.query_ids]
         counts -= self.is_same
+        if not counts.any():
+            raise MetricError("no query has a reference with the same label", option="labels")
         reference_ids = _integers(self.reference_ids, self.queries)
         for part, similarities in self.similarities(np.flatnonzero(counts)):
             query_ids = _integers(self.query_ids[part], self.queries)
@@ -466,16 +461,14 @@ def _check_labels(option: str, labels: Any, rows: int) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind in "biu" else array
 
 
-def _check_ks(option: str, ks: Iterable[int]) -> list[int]:
-    listed = list(ks) if isinstance(ks, Iterable) else [ks]
-    for k in listed:
-        if not isinstance(k, (int, np.integer)) or k < 1:
-            raise MetricError(option=option, found=k, allowed="an integer >= 1")
-    return [int(k) for k in listed]
+def _check_ks(ks: Iterable[int]) -> list[int]:
+    return [_check_integer("ks", k) for k in (ks if isinstance(ks, Iterable) else (ks,))]
 
 
-def _no_queries() -> MetricError:
-    return MetricError("no query has a reference with the same label", option="labels")
+def _check_integer(option: str, value: Any) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise MetricError(option=option, found=value, allowed="an integer >= 1")
+    return int(value)
 
 
 # Operations that frameworks name differently; rows are queries, columns are references.
