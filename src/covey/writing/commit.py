@@ -5,8 +5,8 @@ A split is written into a staging directory inside the dataset, which readers ig
     data/birds/.covey-train.partial/         locked by its writer; stale if the lock is free
         birds-train.tfrecord-00000-of-00002  complete and synced, with its final name
         birds-train.index.json ...
-        before/features.json                 replaces the dataset's file before the switch
-        after/features.json                  or after it
+        early/features.json                  replaces the dataset's file before the switch
+        late/features.json                   or after it
         names, stale, owner                  files of step 1, label files to remove, the writer
 
 The commit, under the lock of the dataset directory:
