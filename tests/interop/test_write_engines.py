@@ -800,6 +800,14 @@ def test_repair_deletes_parts_at_a_url_on_request():
         covey.commit(url, progress=False)
 
 
+def test_parts_without_a_label_are_refused_with_the_candidates(tmp_path):
+    examples = [{"weight": i / 2, "kind": f"c{i % 3}", "nest": i} for i in range(9)]
+    with pytest.raises(DatasetError) as caught:
+        write_parts(examples, tmp_path, 2)
+    assert caught.value.option == "label"
+    assert caught.value.reason == "not given; candidates: 'kind', 'nest'"
+
+
 def test_a_dataset_that_changed_after_the_parts(tmp_path):
     write([{"x": 1, "label": "ant"}, {"x": 2, "label": "bee"}], tmp_path)
     write([{"x": 3, "label": "bee"}], tmp_path, part="1/1", mode="append")

@@ -63,9 +63,12 @@ class LabelCandidates:
         named = find_label_name(features)
         is_named = named is not None and not can_be_label(features[named])
         unfit = f"; feature {named!r} is {features[named].summary}" if named and is_named else ""
+        counts = {name: len(values) for name, values in self._values.items()}
+        if not counts:  # parts have no counts
+            counts = {name: 0 for name, feature in features.items() if can_be_label(feature)}
         listed = [
-            f"{name!r} ({len(values):,} distinct value{'s' * (len(values) != 1)})"
-            for name, values in sorted(self._values.items(), key=lambda each: len(each[1]))
+            f"{name!r}" + f" ({count:,} distinct value{'s' * (count != 1)})" * (count > 0)
+            for name, count in sorted(counts.items(), key=lambda each: each[1])
         ]
         if not listed:
             reason = f"not given, and no feature is a ClassLabel, an integer or a string{unfit}"
