@@ -899,6 +899,31 @@ def test_errors_name_the_split_of_a_duplicate(tmp_path):
     assert caught.value.path.endswith("val.jsonl")
 
 
+@pytest.mark.parametrize("how", ["local", "engine", "parts"])
+@pytest.mark.parametrize(
+    ("column", "options", "error", "reason"),
+    [
+        ([0, 1, 7], {"features": {"x": covey.ClassLabel(num_classes=3)}}, FeatureError, "is 7"),
+        ([0, 1, 1], {"key": "x"}, DuplicateKeyError, "examples 1 and 2"),
+    ],
+)
+def test_errors_name_the_split_of_a_row(tmp_path, how, column, options, error, reason):
+    """Splits of columns are written together; an error has the file of its row."""
+    sources = {}
+    for split, x in (("train", [0, 1, 2]), ("test", column)):
+        np.savez(tmp_path / f"{split}.npz", x=x)
+        sources[split] = covey.sources.open_source(tmp_path / f"{split}.npz")
+    options = {"label": "x", **options}
+    with pytest.raises(error, match=reason) as caught:
+        if how == "parts":
+            write_parts(sources, tmp_path / "birds", 2, **options)
+        else:
+            engine = ThreadEngine(4) if how == "engine" else None
+            write(sources, tmp_path / "birds", engine=engine, **options)
+    assert caught.value.path == str(tmp_path / "test.npz")
+    assert caught.value.example in (2, None)
+
+
 def test_part_of_a_source_that_is_read_once(tmp_path):
     with pytest.raises(DatasetError) as caught:
         write(generate(0, 9), tmp_path, part="1/2")

@@ -43,7 +43,7 @@ from covey.writing.hold_out import (
     group_keys,
     split_numbers,
 )
-from covey.writing.inputs import Input, name_classes
+from covey.writing.inputs import Input, located, name_classes
 from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 
@@ -103,6 +103,8 @@ class PreparedTable:
     """Positions of the rows of each split that the input is divided into, ascending."""
     rows: Rows | None = None
     """The rows, checked."""
+    path: str | None = None
+    """Path of the source, for errors."""
 
     def slice(self, begin: int, end: int) -> PreparedTable:
         """Return some rows."""
@@ -111,6 +113,7 @@ class PreparedTable:
             None if self.labels is None else self.labels[begin:end],
             None if self.keys is None else self.keys[begin:end],
             [each[(each >= begin) & (each < end)] - begin for each in self.chosen],
+            path=self.path,
         )
 
 
@@ -135,40 +138,54 @@ def prepare_columns(
     label = choose_label(features, options, schema, candidates)
     known = schema.known_classes
     for source, columns in zip(sources, tables, strict=True):
-        fill_columns(features, columns, count_rows(columns))
-        if label is not None and label in columns and is_string(features[label]):
-            columns[label] = _names_of_ids(source.features, label, columns[label])
+        with located(source):
+            fill_columns(features, columns, count_rows(columns))
+            if label is not None and label in columns and is_string(features[label]):
+                columns[label] = _names_of_ids(source.features, label, columns[label])
     if label is not None and (schema.strings_to_classes or is_string(features[label])):
         # All splits have the classes of all.
         known = join_strings(known, [columns.get(label, ()) for columns in tables], label)
     numbered = []
-    for columns in tables:
+    for source, columns in zip(sources, tables, strict=True):
         labels: NDArray[np.int64] | None = None
         strings: tuple[str, ...] = ()
         own = features
         if label is not None and label in columns:
-            own, columns[label], labels, strings = number_column(
-                features, label, columns[label], may_grow=schema.strings_to_classes, known=known
-            )
+            may_grow = schema.strings_to_classes
+            with located(source):
+                own, columns[label], labels, strings = number_column(
+                    features, label, columns[label], may_grow=may_grow, known=known
+                )
         numbered.append((own, labels, strings))
     features, _, strings = numbered[0]
     classes = Classes(features, label, strings)
     found = []
-    for columns, (_, labels, _) in zip(tables, numbered, strict=True):
-        checked = check_columns(features, columns)
-        rows = len(checked)
-        keys = None if options.key is None else column_keys(columns, options.key)
-        chosen = [np.arange(rows)]
-        if options.hold_out is not None and rows:
-            held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
-            check_choice(options.hold_out, int(held_out.sum()), rows, "examples")
-            chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
-        elif options.split_by is not None:
-            column = columns.get(options.split_by)
-            numbers = split_numbers(options.splits, classes.features, options.split_by, column)
-            chosen = [np.flatnonzero(numbers == split) for split in range(len(options.splits))]
-        found.append(PreparedTable(columns, labels, keys, chosen, checked))
+    for source, columns, (_, labels, _) in zip(sources, tables, numbered, strict=True):
+        with located(source):
+            found.append(_prepare(source, columns, labels, classes, options))
     return classes, found
+
+
+def _prepare(
+    source: Input,
+    columns: Mapping[str, Any],
+    labels: NDArray[np.int64] | None,
+    classes: Classes,
+    options: WriteOptions,
+) -> PreparedTable:
+    checked = check_columns(classes.features, columns)
+    rows = len(checked)
+    keys = None if options.key is None else column_keys(columns, options.key)
+    chosen = [np.arange(rows)]
+    if options.hold_out is not None and rows:
+        held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
+        check_choice(options.hold_out, int(held_out.sum()), rows, "examples")
+        chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
+    elif options.split_by is not None:
+        column = columns.get(options.split_by)
+        numbers = split_numbers(options.splits, classes.features, options.split_by, column)
+        chosen = [np.flatnonzero(numbers == split) for split in range(len(options.splits))]
+    return PreparedTable(columns, labels, keys, chosen, checked, source.path)
 
 
 def sort_columns(
@@ -177,14 +194,15 @@ def sort_columns(
     """Return the rows of the columns of each input, sorted; see :func:`prepare_columns`."""
     classes, tables = prepare_columns(sources, options, schema)
     splits = []
-    for table in tables:
+    for source, table in zip(sources, tables, strict=True):
         assert table.rows is not None
-        splits += [
-            ColumnOrder(
-                table.rows, table.labels, table.keys, options.order, options.seed, chosen=each
-            )
-            for each in table.chosen
-        ]
+        with located(source):
+            splits += [
+                ColumnOrder(
+                    table.rows, table.labels, table.keys, options.order, options.seed, chosen=each
+                )
+                for each in table.chosen
+            ]
     return RecordsToWrite(classes.features, classes, splits)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from covey.errors import CoveyError, FeatureError, SourceError
+from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features
 from covey.schema.image_inputs import is_picture
 from covey.shuffle.keys import Key
@@ -236,6 +237,22 @@ class Input:
                 yield item
             else:
                 yield f"{self.number}:{position}", item
+
+
+@contextmanager
+def located(examples: Input) -> Iterator[None]:
+    """Add the path of the source to errors of its examples, and of a label that it lacks."""
+    try:
+        yield
+    except (SourceError, FeatureError, DatasetError) as error:
+        is_own = not isinstance(error, DatasetError) or error.option == "label"
+        if error.path is None and is_own:
+            error.path = examples.path
+        if error.example is not None and error.example >= examples.first:
+            error.example -= examples.first
+        if error.option == "label" and examples.label_hint:
+            error.remedy = f"{error.remedy}, or {examples.label_hint}".removeprefix(", or ")
+        raise
 
 
 SOURCE_BITS = 40

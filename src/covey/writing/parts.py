@@ -40,7 +40,7 @@ from covey.shuffle.buckets import hash_bits
 from covey.storage import LocalStorage, is_remote, open_storage
 from covey.urls import shown
 from covey.writing.columns import prepare_columns
-from covey.writing.inputs import Input, source_failed
+from covey.writing.inputs import Input, located, source_failed
 from covey.writing.map_stage import MapContext, MapResult, map_piece
 from covey.writing.options import WriteOptions
 from covey.writing.part_files import PART_FILE, list_runs, parts_directory, remove_parts
@@ -49,7 +49,7 @@ from covey.writing.pieces import plan_pieces, plan_tables
 from covey.writing.publish import RemoteStaging
 from covey.writing.survey import first_inference
 from covey.writing.target import TargetSplit
-from covey.writing.write_steps import located, resolve_schema
+from covey.writing.write_steps import resolve_schema
 
 
 def write_part(

@@ -217,7 +217,7 @@ def plan_tables(
                     index=len(found),
                     split=split,
                     first=begin,
-                    path=None,
+                    path=table.path,
                     count=end - begin,
                     begin=begin,
                     payload=table.slice(begin, end),

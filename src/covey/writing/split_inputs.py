@@ -19,9 +19,8 @@ from covey.splits import split_order
 from covey.writing.columns import flatten
 from covey.writing.hold_out import check_feature, split_name
 from covey.writing.input_types import is_source_list, normalize_input
-from covey.writing.inputs import Input, get_value, name_classes, split_item
+from covey.writing.inputs import Input, get_value, located, name_classes, split_item
 from covey.writing.options import WriteOptions
-from covey.writing.write_steps import located
 
 DEFAULT_SPLIT = "train"
 MAX_SPLIT_VALUES = 100

@@ -24,7 +24,7 @@ from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
 from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
-from covey.writing.inputs import Input
+from covey.writing.inputs import Input, located
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
@@ -38,7 +38,7 @@ from covey.writing.parallel import encode_examples
 from covey.writing.parts import write_part
 from covey.writing.split_inputs import divide_by_feature, join_inputs, normalize_splits
 from covey.writing.split_writer import SplitWriter, stage_split
-from covey.writing.write_steps import located, resolve_schema, write_ordered
+from covey.writing.write_steps import resolve_schema, write_ordered
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from covey._progress import Progress
-from covey.errors import DatasetError, FeatureError, SourceError, list_names
+from covey.errors import DatasetError, list_names
 from covey.labels import AUTO
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
@@ -88,22 +87,6 @@ def _is_compatible(base: Any, declared: Any) -> bool:
         common = min(len(base.names), len(declared.names))
         return base.names[:common] == declared.names[:common]
     return bool(base == declared)
-
-
-@contextmanager
-def located(examples: Input) -> Iterator[None]:
-    """Add the path of the source to errors of its examples, and of a label that it lacks."""
-    try:
-        yield
-    except (SourceError, FeatureError, DatasetError) as error:
-        is_own = not isinstance(error, DatasetError) or error.option == "label"
-        if error.path is None and is_own:
-            error.path = examples.path
-        if error.example is not None and error.example >= examples.first:
-            error.example -= examples.first
-        if error.option == "label" and examples.label_hint:
-            error.remedy = f"{error.remedy}, or {examples.label_hint}".removeprefix(", or ")
-        raise
 
 
 def write_ordered(
