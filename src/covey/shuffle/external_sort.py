@@ -350,7 +350,8 @@ class Spool:
         yield from self._arena.blocks()
 
     def drain(self) -> Iterator[tuple[Block, NDArray[Any]]]:
-        """Yield all records with their rows, in any order, and remove them."""
+        """Yield all records with their rows, in any order, and remove them and their keys."""
+        self._keys, self._key_bytes, self._key_files = [], 0, []
         runs, self._runs = self._runs, []
         for run in runs:
             yield from run.blocks(self._scan_bytes)
@@ -370,8 +371,9 @@ class Spool:
         return runs
 
     def adopt_keys(self, other: Spool) -> None:
-        """Take over the keys of a spool that is drained into this one."""
+        """Add the keys of a spool that is drained into this one, and perhaps into others."""
         self._keys += other._keys
+        self._key_bytes += other._key_bytes
         self._key_files += other._key_files
 
     # Duplicate keys.
