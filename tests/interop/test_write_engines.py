@@ -10,6 +10,7 @@ import tarfile
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import covey
-from covey.engines import Processes
+from covey.engines import Processes, Ray
 from covey.errors import (
     DatasetError,
     DatasetExistsError,
@@ -515,6 +516,30 @@ def test_invalid_options_of_processes(options):
     with pytest.raises(DatasetError) as caught:
         Processes(**options)
     assert caught.value.option == next(iter(options))
+
+
+def test_the_size_of_a_ray_cluster_is_requested_seldom(monkeypatch):
+    """run_tasks reads the slots each time a task ends; a cluster that grows is noticed."""
+    requests = []
+
+    def cluster_resources():
+        requests.append(1)
+        return {"CPU": 4.0 * len(requests)}
+
+    remote = SimpleNamespace(options=lambda **_: None)
+    cluster = SimpleNamespace(
+        is_initialized=lambda: True,
+        remote=lambda function: remote,
+        cluster_resources=cluster_resources,
+    )
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pool = Ray(num_cpus=2).start()
+    assert {pool.slots for _ in range(100)} == {2}
+    now += 60
+    assert {pool.slots for _ in range(100)} == {4}
+    assert len(requests) == 2
 
 
 # The main process is killed.

@@ -43,6 +43,8 @@ _LOST_REMEDY = (
 )
 _ABANDONED_S = 86400.0
 _CANCEL_TIMEOUT_S = 60.0
+_SLOTS_AGE_S = 10.0
+"""The size of the cluster, which may grow, is requested again after this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,8 @@ class _RayPool(Pool):
         self._files: list[_RayFiles] = []
         self._running: set[Any] = set()
         self._has_lost_workers = False
+        self._slots = 0
+        self._slots_until = 0.0
         settings: dict[str, Any] = {
             "num_cpus": options.num_cpus,
             "resources": dict(options.resources) or None,
@@ -136,8 +140,12 @@ class _RayPool(Pool):
 
     @property
     def slots(self) -> int:
-        cpus = self._ray.cluster_resources().get("CPU", 1)
-        return max(1, int(cpus // self._options.num_cpus))
+        now = time.monotonic()
+        if not self._slots or now >= self._slots_until:
+            cpus = self._ray.cluster_resources().get("CPU", 1)
+            self._slots = max(1, int(cpus // self._options.num_cpus))
+            self._slots_until = now + _SLOTS_AGE_S
+        return self._slots
 
     def submit(self, call: Callable[[], Any]) -> Future[Outcome]:
         future: Future[Outcome] = Future()
