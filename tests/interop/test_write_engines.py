@@ -903,6 +903,39 @@ def test_sources_that_are_read_once(tmp_path):
         assert result.records == 20
 
 
+@pytest.mark.parametrize(
+    ("make", "several", "calls"),
+    [(list, False, 1), (iter, False, 5), (list, True, 3), (iter, True, 5)],
+)
+@pytest.mark.parametrize("options", [{"part": "1/2"}, {"engine": ThreadEngine(4)}])
+def test_calls_of_functions(tmp_path, make, several, calls, options):
+    """A list is kept, unless there are several; an iterator is compared with that of a new call."""
+    counts = [0, 0]
+    examples = list(generate(0, 20))
+
+    def first():
+        counts[0] += 1
+        return make(examples)
+
+    def second():
+        counts[1] += 1
+        return make(examples)
+
+    write([first, second] if several else first, tmp_path, **options)
+    assert 1 <= counts[0] <= calls
+    assert counts[1] <= (calls - 1 if several else 0)
+
+
+def test_a_function_that_fails(tmp_path):
+    def fail():
+        raise ValueError("no data")
+
+    for options in ({"engine": ThreadEngine()}, {"part": "1/2"}, {"split_by": "label"}):
+        with pytest.raises(SourceError, match="no data") as caught:
+            write(fail, tmp_path, **options)
+        assert caught.value.path == "fail"
+
+
 def test_a_url_that_workers_do_not_share(tmp_path):
     """The memory of a worker process is not that of the main process."""
     engine = Processes(workers=1, pieces=2)

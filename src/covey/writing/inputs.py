@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -163,6 +163,8 @@ class Input:
     """Number of the input among several sources."""
     key_prefix: str = ""
     """Name of the source among several sources, which precedes its keys."""
+    repeats: bool = False
+    """Whether it is known that each call of a function, or each iteration, yields all items."""
 
     @property
     def parts(self) -> tuple[Input, ...]:
@@ -186,19 +188,33 @@ class Input:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the items can be read more than once."""
+        """Whether the items can be read more than once, as far as is known; see :meth:`probe`."""
+        is_list = isinstance(self.items, (list, tuple))
+        return self.repeats or is_list or self.by_index or hasattr(self.items, "read_range")
+
+    def probe(self) -> Input:
+        """Return the input with :attr:`is_repeatable`, for which a function is called.
+
+        The list that a function returns takes the place of the function, unless it is one of
+        several: these are read one after the other, so that their lists are not held together.
+        """
         items: Any = self.items
-        if items is None or hasattr(items, "__next__"):
-            return False
-        if self.by_index or hasattr(items, "read_range") or isinstance(items, (list, tuple)):
-            return True
-        try:
-            first, second = (items() if callable(items) else iter(items) for _ in range(2))
-        except CoveyError:
-            raise
-        except Exception as error:
-            raise source_failed(0, error) from error
-        return first is not second or isinstance(first, (list, tuple))
+        if self.sources:
+            return replace(self, sources=tuple(each.probe() for each in self.sources))
+        if items is None or hasattr(items, "__next__") or self.is_repeatable:
+            return self
+        with located(self):
+            try:
+                first = items() if callable(items) else iter(items)
+                if isinstance(first, (list, tuple)):
+                    kept = first if self.number is None else items
+                    return replace(self, items=kept, length=len(first), repeats=True)
+                second = items() if callable(items) else iter(items)
+            except CoveyError:
+                raise
+            except Exception as error:
+                raise source_failed(0, error) from error
+        return replace(self, repeats=first is not second)
 
     @property
     def can_be_divided(self) -> bool:

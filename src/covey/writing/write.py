@@ -160,6 +160,8 @@ def write(
     if split is not None and split_by is not None:
         raise DatasetError(option="split_by", found=split_by, allowed="omitted with split=")
     inputs, notes = normalize_splits(examples, split, label, kind, source)
+    if split_by is not None or engine is not None or part is not None:
+        inputs = {name: each.probe() for name, each in inputs.items()}
     first, *more = inputs
     options = WriteOptions(
         split=first,
