@@ -649,6 +649,8 @@ def test_no_parts(tmp_path):
     [
         (NAMED, {"seed": 1}, "seed is 1, not 0"),
         (NAMED[:-1], {}, "examples is 99, not 100"),
+        ([*NAMED[:-1], {"x": [0], "label": "class 0"}], {}, "first_and_last_example_crc is"),
+        ([{"x": [0], "label": "class 0"}, *NAMED[1:]], {}, "first_and_last_example_crc is"),
         (NAMED, {"shuffle": False}, "shuffle is False"),
         (NAMED, {"key": "label"}, "key is 'label'"),
         (NAMED, {"features": {"x": covey.Tensor("int64", (None,)), "label": "str"}}, "features"),
@@ -664,6 +666,99 @@ def test_a_part_that_differs_is_named(tmp_path, examples, options, name):
     write(NAMED, tmp_path, part="3/4")
     assert covey.commit(tmp_path, progress=False).records == 100
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def pairs(*changes, key="key {}"):
+    """Return examples with keys, some of which are changed."""
+    examples = [(key.format(i), {"x": i, "label": f"c{i % 3}"}) for i in range(30)]
+    for position, x in changes:
+        examples[position][1]["x"] = x
+    return examples
+
+
+def columns(*changes):
+    examples = [example for _, example in pairs(*changes)]
+    return {name: np.array([each[name] for each in examples]) for name in ("x", "label")}
+
+
+class Listed:
+    """Map-style dataset."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pairs,
+        columns,
+        lambda *changes: pd.DataFrame(columns(*changes)),
+        lambda *changes: Listed(pairs(*changes)),
+        lambda *changes: lambda: pairs(*changes),
+    ],
+)
+def test_parts_of_other_data_in_memory(tmp_path, make):
+    """Data of the same length is compared by its first and its last example."""
+    for change in ((0, 7), (29, 7)):
+        write(make(), tmp_path, part="1/2")
+        write(make(change), tmp_path, part="2/2")
+        with pytest.raises(DatasetError, match="2 of 2 differs.* first_and_last_example_crc is"):
+            covey.commit(tmp_path, split="train", progress=False)
+    write(make(), tmp_path, part="2/2")
+    assert covey.commit(tmp_path, split="train", progress=False).records >= 30
+
+
+def test_parts_of_other_keys(tmp_path):
+    write(pairs(), tmp_path, part="1/2")
+    write(pairs(key="k{}"), tmp_path, part="2/2")
+    with pytest.raises(DatasetError, match="2 of 2 differs.* first_and_last_example_crc is"):
+        covey.commit(tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("position", [0, 29])
+def test_an_example_that_is_not_valid_is_in_one_part(tmp_path, position):
+    examples = [example for _, example in pairs()]
+    examples[position] = 3
+    numbers = (1, 2) if position else (2, 1)
+    write(examples, tmp_path, part=f"{numbers[0]}/2", features={"x": "int64", "label": "str"})
+    with pytest.raises(FeatureError) as caught:
+        write(examples, tmp_path, part=f"{numbers[1]}/2", features={"x": "int64", "label": "str"})
+    assert caught.value.example == position
+
+
+class Shifted(Listed):
+    """Source whose ranges do not meet: an example is missing, and another one occurs twice."""
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def read_range(self, begin, end):
+        return self.items[begin:9] if begin == 0 else self.items[begin - 1 : end]
+
+
+def test_records_of_a_part_are_counted(tmp_path):
+    with pytest.raises(DatasetError) as caught:
+        write_parts(Shifted(NAMED[:20]), tmp_path, 2)
+    assert "part 1 of 2 has 9 records and 0 skipped examples; must have 10" in caught.value.reason
+    assert "run part 1 again" in caught.value.remedy
+    assert not (tmp_path / "dataset_info.json").exists()
+
+
+def test_a_function_of_another_directory(tmp_path, monkeypatch):
+    """The name of a function is not the path of a file."""
+    for part in ("1/2", "2/2"):
+        directory = tmp_path / part.replace("/", "-")
+        directory.mkdir()
+        monkeypatch.chdir(directory)
+        write(pairs, tmp_path / "birds", part=part)
+    assert covey.commit(tmp_path / "birds", progress=False).records == 30
 
 
 def test_parts_of_different_numbers(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._core import crc32c
 from covey.errors import DatasetError, FeatureError
 from covey.labels import (
     Classes,
@@ -115,6 +116,12 @@ class PreparedTable:
             [each[(each >= begin) & (each < end)] - begin for each in self.chosen],
             path=self.path,
         )
+
+    def checksum_of_ends(self) -> int | None:
+        """Return the CRC of the first and the last row; None if there are none."""
+        if not self.rows:
+            return None
+        return crc32c(self.rows.encode(np.array([0, len(self.rows) - 1])).data)
 
 
 def prepare_columns(

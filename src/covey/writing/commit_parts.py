@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import time
@@ -115,6 +116,7 @@ def commit(
         for each in part.content["results"]
     ]
     _check_complete(results, inputs, shown(location))
+    _check_records(parts, results, shown(location))
     chosen = find_engine(engine)
     with ExitStack() as stack, stage_split(target, options, storage_options) as writer:
         schema = resolve_schema(options, joined, writer.targets, writer.known_schema())
@@ -288,6 +290,25 @@ def _check_complete(
         found = sum(result.examples for piece, result in results if piece.split == split)
         if found != wanted:
             raise FormatError(f"the parts have {found:,} of {wanted:,} examples", path=path)
+
+
+def _check_records(
+    parts: Sequence[PartRun], results: Sequence[tuple[Piece, MapResult]], path: str
+) -> None:
+    """Raise DatasetError unless each example of a part is a record or was skipped."""
+    remaining = iter(results)
+    for part in parts:
+        own = list(itertools.islice(remaining, len(part.content["results"])))
+        wanted = sum(result.examples for _, result in own)
+        records = sum(result.records for _, result in own)
+        skipped = sum(len(split) for _, result in own for split in result.skipped)
+        if records + skipped != wanted:
+            raise DatasetError(
+                f"part {part.number} of {part.total} has {records:,} records and {skipped:,} "
+                f"skipped examples; must have {wanted:,} examples",
+                path=path,
+                remedy=f"run part {part.number} again, with a source whose length is exact",
+            )
 
 
 def _check_unchanged(schema: WriteSchema, part: PartRun, path: str) -> None:

@@ -81,8 +81,20 @@ def write_to_json(
     schema: WriteSchema,
     classes: Classes | None,
     bits: int,
+    checksums: Sequence[Sequence[int | None]],
 ) -> dict[str, Any]:
-    """Return what all parts of a write have in common."""
+    """Return what all parts of a write have in common.
+
+    Args:
+        options: Options of the write.
+        joined: The schema of all splits.
+        inputs: Input of each split.
+        schema: Features and label of the dataset.
+        classes: Classes of columns.
+        bits: Bits of the hash that number a bucket.
+        checksums: CRC of the first and the last example of each source of each input, if it is in
+            memory.
+    """
     fields = {
         each.name: getattr(options, each.name)
         for each in dataclasses.fields(options)
@@ -101,7 +113,10 @@ def write_to_json(
             "adds_classes": joined.adds_classes,
         },
         "dataset": schema_to_json(schema),
-        "sources": [[_source_to_json(part) for part in each.parts] for each in inputs],
+        "sources": [
+            [_source_to_json(*part) for part in zip(each.parts, own, strict=True)]
+            for each, own in zip(inputs, checksums, strict=True)
+        ],
         "classes": None
         if classes is None
         else {
@@ -153,15 +168,19 @@ def schema_to_json(schema: WriteSchema) -> dict[str, Any]:
     }
 
 
-def _source_to_json(part: Input) -> dict[str, Any]:
-    """Return the identity of a source: its path, its length, and that of its files."""
+def _source_to_json(part: Input, checksum: int | None) -> dict[str, Any]:
+    """Return the identity of a source: its path and length, and that of its files or examples."""
     files = source_files(part)
+    path = part.path
+    if path is not None and os.path.lexists(path):  # neither a URL nor the name of a function
+        path = os.path.abspath(path)
     marks = [fingerprint(file) for file in files[:_MAX_FINGERPRINTS]]
     return {
-        "path": None if part.path is None else os.path.abspath(part.path),
+        "path": path,
         "examples": part.length,
         "bytes": sum(map(os.path.getsize, files)),
         "fingerprint": crc32c(np.array(marks, "<u4")),
+        "first_and_last_example_crc": checksum,
     }
 
 
@@ -222,7 +241,7 @@ def result_to_json(piece: Piece, result: MapResult, directory: Path) -> dict[str
         "first": piece.first,
         "begin": piece.begin,
         "path": piece.path,
-        "examples": result.examples,
+        "examples": piece.count,
         "has_keys": {str(split): has_keys for split, has_keys in result.has_keys.items()},
         "strings": result.strings,
         "has_strings": result.has_strings,

@@ -47,7 +47,7 @@ from covey.writing.part_files import PART_FILE, list_runs, parts_directory, remo
 from covey.writing.part_format import FORMAT_VERSION, parse_part, result_to_json, write_to_json
 from covey.writing.pieces import plan_pieces, plan_tables
 from covey.writing.publish import RemoteStaging
-from covey.writing.survey import first_inference
+from covey.writing.survey import checksum_of_ends, first_inference
 from covey.writing.target import TargetSplit
 from covey.writing.write_steps import resolve_schema
 
@@ -72,9 +72,11 @@ def write_part(
         schema = schema.with_final(classes.features, classes.label)
         label = classes.label
         plan = plan_tables(tables, workers=1, pieces=total)
+        checksums: list[list[int | None]] = [[table.checksum_of_ends()] for table in tables]
     else:
         classes = None
         plan = plan_pieces(inputs, workers=1, pieces=total, divide_all=True)
+        checksums = [[checksum_of_ends(part, options, known) for part in i.parts] for i in inputs]
     pieces = list(plan.pieces)
     own = pieces[len(pieces) * (number - 1) // total : len(pieces) * number // total]
     bits = hash_bits(0)
@@ -103,7 +105,7 @@ def write_part(
             "covey_part": FORMAT_VERSION,
             "part": number,
             "parts": total,
-            "write": write_to_json(options, joined, inputs, known, classes, bits),
+            "write": write_to_json(options, joined, inputs, known, classes, bits, checksums),
             "results": [result_to_json(piece, result, directory) for piece, result in results],
         }
         content["content_checksum"] = content_checksum(content)

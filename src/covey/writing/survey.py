@@ -5,6 +5,7 @@ The merged features and classes are those that a local write determines from all
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._core import crc32c
 from covey.errors import CoveyError, FeatureError
 from covey.labels import Classes
 from covey.schema import Features
@@ -21,7 +23,7 @@ from covey.schema.columns import NUMBERS
 from covey.schema.infer import Inference, join_ranges
 from covey.shuffle.buckets import TABLE_DTYPE, add_tables
 from covey.shuffle.keys import RecordOrder
-from covey.writing.encode import ItemEncoder
+from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.inputs import Input
 from covey.writing.map_stage import GroupRuns, MapResult, find_labels, integer_ranges
 from covey.writing.options import WriteOptions, WriteSchema
@@ -152,11 +154,31 @@ def first_inference(
     return None
 
 
+def checksum_of_ends(part: Input, options: WriteOptions, schema: WriteSchema) -> int | None:
+    """Return the CRC of the first and the last example of an input; None if it is not in memory.
+
+    An example that is not valid is left out: its map task reports it.
+    """
+    in_memory = part.path is None or isinstance(part.items, (list, tuple))
+    if not (in_memory and part.can_be_divided and part.length):
+        return None
+    sink = _NullSink()
+    for position in (0, part.length - 1):
+        with contextlib.suppress(CoveyError):
+            ItemEncoder(options, schema, sink).encode(part.read(position, position + 1))
+    return sink.checksum
+
+
 class _NullSink:
     """Receiver that drops chunks."""
 
-    def add(self, chunk: Any) -> None:
-        return
+    def __init__(self) -> None:
+        self.checksum = 0
+        """CRC of the chunks."""
+
+    def add(self, chunk: Chunk) -> None:
+        keys = repr(chunk.keys).encode(errors="backslashreplace")
+        self.checksum = crc32c(chunk.block.data, crc32c(keys, self.checksum))
 
     def integer_range(self, name: str) -> tuple[int, int]:
         return 0, 0
