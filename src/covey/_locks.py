@@ -1,4 +1,4 @@
-"""Locks of a dataset directory and of staging directories, and signals during a commit.
+"""Locks of dataset directories and of temporary directories, and signals during a commit.
 
 The locks are ``flock`` on the directories themselves: they leave no file, and end with their
 process. Some network file systems keep them on one machine; :mod:`covey.writing.commit` therefore
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import socket
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from covey._files import remove_any, temporary_name
 from covey.errors import CommittedError, CoveyError, DatasetError
 
 LOCK_TIMEOUT_S = 60.0
@@ -70,6 +72,43 @@ def unlock(descriptor: int | None) -> None:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+@contextmanager
+def locked_directory(path: Path, mode: int = 0o777) -> Iterator[Path]:
+    """Yield a new directory that is locked until the end of the block, which removes it.
+
+    It is locked before it gets its name: :func:`remove_unlocked` finds it with its lock, or after
+    its process was killed. The block may rename it, to keep it.
+    """
+    created = path.with_name(temporary_name())
+    created.mkdir(mode)
+    lock = None
+    try:
+        with contextlib.suppress(DatasetError):  # without locks, it is never removed by others
+            lock = try_lock(created)
+        created = created.rename(path)
+        yield created
+    finally:
+        remove_any(created)
+        unlock(lock)
+
+
+def remove_unlocked(directory: Path, names: re.Pattern[str]) -> None:
+    """Remove the directories of killed processes that :func:`locked_directory` has created.
+
+    Args:
+        directory: Their directory, which need not exist.
+        names: Pattern of their names.
+    """
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if names.fullmatch(path.name):
+            # Another process may have removed it, or it belongs to another user.
+            with contextlib.suppress(OSError, DatasetError):
+                lock = try_lock(path)
+                if lock is not None:
+                    remove_any(path)
+                    unlock(lock)
 
 
 def _take(descriptor: int, directory: Path) -> bool:

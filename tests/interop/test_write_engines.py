@@ -1,12 +1,15 @@
 """Engines and parts give the bytes of a local write; judges are the files of the local write."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -790,6 +793,107 @@ def test_a_part_that_was_run_twice_is_noted(tmp_path):
     assert len(list(parts.iterdir())) == 2
     result = covey.commit(tmp_path, progress=False)
     assert result.notes == ("part 1 of 1: the last run is used",)
+
+
+PART_SCRIPT = """
+import os, signal, sys
+import covey
+from engines import Squares
+
+class Stopping(Squares):
+    def __getitem__(self, index):
+        if index == 3:
+            print(flush=True)
+            sys.stdin.readline()
+        return super().__getitem__(index)
+
+source = Stopping(10)
+path, part = sys.argv[1:]
+covey.write(source, path, part=part, memory_limit=1, progress=False)
+"""
+
+
+@contextlib.contextmanager
+def running_part(path, part):
+    """A process that writes a part, and waits at its fourth example."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
+    command = [sys.executable, "-c", PART_SCRIPT, path, part]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        try:
+            assert process.stdout.readline() == b"\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def hidden(path):
+    """Return the names of incomplete runs, without what identifies them."""
+    return sorted(each.name[:16] for each in path.glob(".covey-parts-train/.*"))
+
+
+def test_a_part_that_is_killed_is_removed(tmp_path):
+    """By the next run of this part, and by the commit; runs of other processes remain."""
+    source = Squares(10)
+    with running_part(tmp_path, "1/2"):
+        (killed,) = tmp_path.glob(".covey-parts-train/.00001-of-00002-*.tmp")
+        assert list(killed.rglob("*.frames"))
+    assert killed.exists()
+    write(source, tmp_path, part="2/2")  # another part
+    assert killed.exists()
+    with running_part(tmp_path, "1/2"):
+        assert not killed.exists()
+        write(source, tmp_path, part="1/2")
+        assert hidden(tmp_path) == [".00001-of-00002-"]  # the one that runs
+    assert hidden(tmp_path) == [".00001-of-00002-"]
+    assert covey.commit(tmp_path, progress=False).records == 10
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_part_that_runs_during_the_commit_remains(tmp_path):
+    source = Squares(10)
+    for part in ("1/2", "2/2"):
+        write(source, tmp_path, part=part)
+    with running_part(tmp_path, "1/2") as process:
+        covey.commit(tmp_path, progress=False)
+        assert hidden(tmp_path) == [".00001-of-00002-"]
+        process.communicate(b"\n")
+        assert process.returncode == 0
+    (run,) = tmp_path.glob(".covey-parts-train/*")
+    assert run.name.startswith("00001-of-00002-")
+
+
+def test_a_part_that_is_killed_before_it_is_complete_is_missing(tmp_path):
+    """Also if it has all its files: its last step is the rename."""
+    write(Squares(10), tmp_path, part="1/1")
+    (run,) = tmp_path.glob(".covey-parts-train/*")
+    run.rename(run.with_name(f".{run.name}.tmp"))
+    with pytest.raises(DatasetError, match="no part is complete"):
+        covey.commit(tmp_path, progress=False)
+
+
+def test_local_copies_of_killed_writers_are_removed(tmp_path, monkeypatch):
+    """The next write to a URL removes them, but neither those of other processes nor links."""
+    temporary = tmp_path / "tmp"
+    outside = tmp_path / "outside"
+    for path in (temporary, outside):
+        path.mkdir()
+        (path / "file").write_bytes(b"unchanged")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with running_part("memory://birds", "1/1"):
+        (live,) = temporary.glob("covey-*")
+        killed = temporary / "covey-write-0123456789abcdef"
+        shutil.copytree(live, killed)
+        (killed / "link").symlink_to(outside)
+        (temporary / "covey-write-fedcba9876543210").symlink_to(outside)
+        write(NAMED, "memory://local-copies/birds")
+        assert not killed.exists()
+        assert live.exists()
+        assert stat.S_IMODE(live.stat().st_mode) == 0o700
+    write(NAMED, "memory://local-copies/others")
+    assert not live.exists()
+    assert (outside / "file").read_bytes() == b"unchanged"
 
 
 def test_a_part_that_is_not_complete_is_missing(tmp_path):

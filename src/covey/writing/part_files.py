@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from covey._locks import remove_unlocked
 from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError
 from covey.filenames import INFO_FILE
@@ -26,6 +28,11 @@ PARTS_PREFIX = ".covey-parts-"
 def parts_directory(splits: Sequence[str]) -> str:
     """Return the name of the directory of the parts of splits."""
     return f"{PARTS_PREFIX}{'+'.join(splits)}"
+
+
+def temporary_run(name: str) -> str:
+    """Return the name of the directory of a run that is not complete."""
+    return f".{name}.tmp"
 
 
 def find_parts(storage: Storage, root: str, files: str = "**") -> list[str]:
@@ -48,7 +55,8 @@ def list_runs(storage: Storage, location: str) -> list[str]:
     if not storage.is_remote:
         path = Path(location)
         names = [each.name for each in path.iterdir()] if path.is_dir() else []
-        return sorted(name for name in names if (path / name / PART_FILE).is_file())
+        complete = (name for name in names if not name.startswith("."))
+        return sorted(name for name in complete if (path / name / PART_FILE).is_file())
     try:
         files = storage.list(location, recursive=True)
     except FileNotFoundError:
@@ -98,8 +106,21 @@ def remove_committed(storage: Storage, root: str) -> dict[str, list[str]]:
     return removed
 
 
+def remove_killed(storage: Storage, location: str, prefix: str = "") -> None:
+    """Delete incomplete runs of killed processes; files at a URL have no locks, and remain.
+
+    Args:
+        storage: Storage of the parts.
+        location: Directory of the parts.
+        prefix: Begin of the names of the runs.
+    """
+    if not storage.is_remote:
+        remove_unlocked(Path(location), re.compile(rf"\.{re.escape(prefix)}[\w-]+\.tmp"))
+
+
 def remove_empty(storage: Storage, location: str) -> None:
-    """Delete a directory of parts if it is empty; a URL has no empty directories."""
+    """Delete incomplete runs of killed processes, and the directory of parts if it is empty."""
+    remove_killed(storage, location)
     if not storage.is_remote:
         with contextlib.suppress(OSError):
             os.rmdir(location)

@@ -6,11 +6,12 @@ A part is the map stage of one piece of the source. Its files are below the data
         00003-of-00064-01795000000000000000-5e0c11d2/     the last run of part 3
             part.json                                     options, source, features, classes, runs
             runs-.../1-run-000000.frames .rows .table     sorted records, rows, buckets
+        .00004-of-00064-....tmp/                          a run of part 4, locked by its process
 
 A part is complete if it has ``part.json``, which is written last. A part that is run again replaces
-the earlier run. ``commit`` compares the parts with each other, reduces their runs to shards and
-commits these; then the parts are removed. No file of a part is trusted: it is JSON or an array, and
-is compared with the files that it describes.
+the earlier run, and removes runs of the same part that were killed. ``commit`` compares the parts
+with each other, reduces their runs to shards and commits these; then the parts are removed. No file
+of a part is trusted: it is JSON or an array, and is compared with the files that it describes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covey._files import remove_any, sync, temporary_name
+from covey._files import sync
+from covey._locks import locked_directory
 from covey._progress import Progress
 from covey.engines.base import (
     Here,
@@ -43,10 +44,17 @@ from covey.writing.columns import prepare_columns
 from covey.writing.inputs import Input, located, source_failed
 from covey.writing.map_stage import MapContext, MapResult, map_piece
 from covey.writing.options import WriteOptions
-from covey.writing.part_files import PART_FILE, list_runs, parts_directory, remove_parts
+from covey.writing.part_files import (
+    PART_FILE,
+    list_runs,
+    parts_directory,
+    remove_killed,
+    remove_parts,
+    temporary_run,
+)
 from covey.writing.part_format import FORMAT_VERSION, parse_part, result_to_json, write_to_json
 from covey.writing.pieces import plan_pieces, plan_tables
-from covey.writing.publish import RemoteStaging
+from covey.writing.publish import RemoteStaging, local_copy
 from covey.writing.survey import checksum_of_ends, first_inference
 from covey.writing.target import TargetSplit
 from covey.writing.write_steps import resolve_schema
@@ -200,9 +208,9 @@ class _PartTarget:
         name = f"{prefix}{time.time_ns():020d}-{secrets.token_hex(4)}"
         # The clocks of nodes differ: an earlier run may have a later name.
         earlier = {each for each in self._runs() if each.startswith(prefix)}
+        remove_killed(self._storage, self._location, prefix)
         if self._storage.is_remote:
-            with tempfile.TemporaryDirectory(prefix="covey-part-") as temporary:
-                directory = Path(temporary)
+            with local_copy("part") as directory:
                 yield directory
                 self._upload(directory, self._storage.join(self._location, name))
         else:
@@ -216,24 +224,23 @@ class _PartTarget:
     def _local_run(self, parent: Path, name: str) -> Iterator[Path]:
         is_new = not parent.parent.exists()
         parent.mkdir(parents=True, exist_ok=True)
-        temporary = parent / temporary_name()
-        temporary.mkdir()
         try:
-            yield temporary
-            for file in temporary.rglob("*"):
-                sync(file)
-            sync(temporary)
-            temporary.rename(parent / name)
-            sync(parent)
-        except FileNotFoundError as error:
-            if temporary.exists():
-                raise
-            raise DatasetError(
-                "the parts were committed or removed while this part was written", path=parent
-            ) from error
+            with locked_directory(parent / temporary_run(name)) as temporary:
+                try:
+                    yield temporary
+                    for file in temporary.rglob("*"):
+                        sync(file)
+                    sync(temporary)
+                    temporary.rename(parent / name)
+                    sync(parent)
+                except FileNotFoundError as error:
+                    if temporary.exists():
+                        raise
+                    raise DatasetError(
+                        "the parts were committed or removed while this part was written",
+                        path=parent,
+                    ) from error
         except BaseException:
-            if temporary.exists():
-                remove_any(temporary)
             with contextlib.suppress(OSError):  # it has other parts
                 parent.rmdir()
                 if is_new:

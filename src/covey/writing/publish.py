@@ -17,15 +17,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from covey._files import temporary_name
-from covey._locks import DeferredSignals, cause, interrupted
+from covey._locks import (
+    DeferredSignals,
+    cause,
+    interrupted,
+    locked_directory,
+    remove_unlocked,
+)
 from covey._progress import Progress
 from covey.dataset_info import DatasetInfo, dataset_name
 from covey.errors import CommittedError, CoveyError, DatasetError, FileChangedError
@@ -36,6 +44,20 @@ from covey.urls import shown
 from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20
+_LOCAL_COPY = re.compile("covey-(write|part)-[0-9a-f]{16}")
+
+
+@contextlib.contextmanager
+def local_copy(kind: str) -> Iterator[Path]:
+    """Yield a directory in ``TMPDIR`` for files to be uploaded; remove those of killed processes.
+
+    Args:
+        kind: ``"write"`` or ``"part"``.
+    """
+    parent = Path(tempfile.gettempdir())
+    remove_unlocked(parent, _LOCAL_COPY)
+    with locked_directory(parent / f"covey-{kind}-{secrets.token_hex(8)}", mode=0o700) as directory:
+        yield directory
 
 
 class RemoteStaging:
@@ -62,13 +84,12 @@ class RemoteStaging:
         self._split = splits[0]
         self._splits = tuple(splits)
         self._appends = appends
-        self._temporary = tempfile.mkdtemp(prefix="covey-write-")
+        self._stack = contextlib.ExitStack()
+        temporary = self._stack.enter_context(local_copy("write"))
         # A directory of the same name, which is the default name of a dataset.
         name, version = dataset_name("/" + "/".join(self._url.split("/")[-2:]))
         named = version != "1.0.0" or self._url.endswith("/1.0.0")
-        self.directory = (
-            Path(self._temporary, name, version) if named else Path(self._temporary, name)
-        )
+        self.directory = Path(temporary, name, version) if named else Path(temporary, name)
         self._before: dict[str, tuple[int, int]] = {}
         self._small: dict[str, bytes] = {}
         """Content of the sidecar files and of dataset_info.json before the write."""
@@ -94,7 +115,7 @@ class RemoteStaging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._stack.close()
         if error is not None and self._committed is False and self._uploaded:
             self._undo(sorted(self._uploaded))
         if isinstance(error, KeyboardInterrupt):
