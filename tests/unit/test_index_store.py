@@ -5,8 +5,11 @@ import os
 import pickle
 import resource
 import shutil
+import subprocess
+import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -349,6 +352,44 @@ def test_build_index_removes_stale_temporaries(directory):
     assert (outside / "kept").read_bytes() == b"unchanged"
     assert not any((directory / name).is_symlink() for name in NAMES)
     assert numbers(opened(directory)) == list(range(30))
+
+
+INDEX_SCRIPT = """
+import sys
+import numpy as np
+import covey
+
+save = np.save
+
+def stop(file, array):
+    save(file, array)
+    print(flush=True)
+    sys.stdin.readline()
+
+np.save = stop
+covey.build_index(sys.argv[1], force=True, progress=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "remove", [partial(covey.build_index, force=True, progress=False), covey.repair]
+)
+def test_temporaries_of_a_killed_process_are_removed_at_once(birds, remove):
+    """Temporaries of processes that run are not."""
+    command = [sys.executable, "-c", INDEX_SCRIPT, birds]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        try:
+            assert process.stdout.readline() == b"\n"
+            temporaries = {*birds.glob(".covey-index-*")}
+            assert temporaries
+            remove(birds)
+            assert temporaries == {*birds.glob(".covey-index-*")}
+        finally:
+            process.kill()
+    remove(birds)
+    assert not list(birds.glob(".covey-*"))
+    assert numbers(opened(birds)) == list(range(90))
 
 
 def test_stale_temporaries_of_the_cache_are_removed(directory, cache):

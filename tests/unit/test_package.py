@@ -127,7 +127,7 @@ def test_use_imports_no_framework():
 @pytest.mark.parametrize(
     ("statement", "limit", "excluded"),
     [
-        ("covey.open", 79, ("writing", "sources", "shuffle", "maintenance")),
+        ("covey.open", 80, ("writing", "sources", "shuffle", "maintenance")),
         ("import covey.plan", 15, ("schema", "index", "storage", "tfrecord")),
         ("import covey.classes", 5, ("index",)),
     ],

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import io
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from covey.index.format import (
 from covey.index.read import Index, max_array_bytes, read_index, read_metadata
 from covey.storage import Stat, cache_limit, remove_stale_temporaries
 from covey.storage.cache import DiskCache
-from covey.storage.local import INDEX_TEMPORARY
+from covey.storage.local import index_temporary
 from covey.untrusted import RegularFile, os_errors
 
 # Upper bound of the size of the metadata of an index, to reserve space in the cache.
@@ -244,25 +243,25 @@ def write_index(directory: Path, stem: str, index: Index, *, private: bool = Fal
     remove_stale_temporaries(directory)
     names = index_names(stem)
     arrays = {"rows": index.rows, "classes": index.classes, "by_class": index.by_class}
-    with contextlib.ExitStack() as stack:
+    with index_temporary(directory) as temporary, contextlib.ExitStack() as stack:
         # The stack renames in reverse order, after all files are written: the metadata, which has
         # the checksums of the arrays, last.
-        with _create(stack, directory / names["metadata"], private=private) as file:
+        with _create(stack, temporary, names["metadata"], private=private) as file:
             file.write(index.metadata.to_json().encode())
         for part, array in arrays.items():
             if array is not None:
-                with _create(stack, directory / names[part], private=private) as file:
+                with _create(stack, temporary, names[part], private=private) as file:
                     np.save(file, array)
 
 
-def _create(stack: contextlib.ExitStack, path: Path, *, private: bool) -> BinaryIO:
-    """Open a temporary file that replaces ``path`` when the stack is closed.
+def _create(stack: contextlib.ExitStack, temporary: Path, name: str, *, private: bool) -> BinaryIO:
+    """Open a temporary file that replaces a file of an index when the stack is closed.
 
     The content of a private file, which is part of the cache, is not synced to disk.
     """
-    name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
-    temporary = stack.enter_context(replacing(path, temporary=name, durable=not private))
-    return open(temporary, "xb", opener=open_private if private else None)
+    path = temporary.parent / name
+    new = replacing(path, temporary=f"{temporary.name}/{name}", durable=not private)
+    return open(stack.enter_context(new), "xb", opener=open_private if private else None)
 
 
 def _make_room(directory: Path, size: int) -> None:
@@ -313,7 +312,11 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:
     """Write at most ``limit`` bytes of a stream to a private file."""
-    with contextlib.ExitStack() as stack, _create(stack, path, private=True) as file:
+    with (
+        index_temporary(path.parent) as temporary,
+        contextlib.ExitStack() as stack,
+        _create(stack, temporary, path.name, private=True) as file,
+    ):
         while limit and (chunk := stream.read(min(limit, 1 << 20))):
             file.write(chunk)
             limit -= len(chunk)

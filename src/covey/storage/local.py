@@ -9,13 +9,17 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+from covey._core import crc32c
 from covey._files import link_or_copy, remove_any, replacing, sync
+from covey._locks import locked_directory, remove_unlocked
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
 from covey.untrusted import (
@@ -33,7 +37,7 @@ _builtin_list = list
 INDEX_TEMPORARY = ".covey-index-"
 _TEMPORARY = re.compile(rf"{re.escape(INDEX_TEMPORARY)}.+", re.DOTALL)
 
-# The age at which a temporary file that is not locked is stale.
+# The age at which a temporary file of another machine, or without a lock, is stale.
 STALE_SECONDS = 3600.0
 
 
@@ -118,19 +122,31 @@ class LocalStorage(Storage):
         return io.BufferedReader(RegularFile(self.clean(path)))
 
 
+def index_temporary(directory: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """Return a locked directory for temporary files that replace files of a directory."""
+    return locked_directory(Path(directory, f"{_own_prefix()}{secrets.token_hex(8)}"), mode=0o700)
+
+
+def _own_prefix() -> str:
+    """Return the prefix of the temporaries of this machine, whose locks are known."""
+    return f"{INDEX_TEMPORARY}{crc32c(socket.gethostname().encode()):08x}-"
+
+
 def remove_stale_temporaries(
     directory: str | os.PathLike[str], names: re.Pattern[str] = _TEMPORARY
 ) -> None:
     """Remove the temporary files and directories of killed processes from a directory.
 
-    Files that were changed within the last hour, or are locked by a process, are not removed.
-    Symbolic links are not followed.
+    Files that are locked by a process are not removed; nor are files that were changed within the
+    last hour, unless :func:`index_temporary` has created them on this machine. Symbolic links are
+    not followed.
 
     Args:
         directory: The directory, which need not exist.
         names: Pattern of the names of temporary files.
     """
     try:
+        remove_unlocked(Path(directory), re.compile(f"{re.escape(_own_prefix())}[0-9a-f]+"))
         entries = list(os.scandir(directory))
     except OSError:
         return
@@ -233,9 +249,10 @@ def _replace(path: str, create: Callable[[str], object]) -> None:
     """Replace a file by one that `create` writes; it is on disk before it is visible."""
     directory = os.path.dirname(path)
     os.makedirs(directory, exist_ok=True)
-    with replacing(path, temporary=f"{INDEX_TEMPORARY}{secrets.token_hex(8)}") as temporary:
-        create(temporary)
-    sync(directory)
+    with index_temporary(directory) as new:
+        with replacing(path, temporary=f"{new.name}/file") as temporary:
+            create(temporary)
+        sync(directory)
 
 
 def _is_true(check: Callable[[], bool]) -> bool:
