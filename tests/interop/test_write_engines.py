@@ -712,7 +712,7 @@ def test_parts_of_other_data_in_memory(tmp_path, make):
     for change in ((0, 7), (29, 7)):
         write(make(), tmp_path, part="1/2")
         write(make(change), tmp_path, part="2/2")
-        with pytest.raises(DatasetError, match="2 of 2 differs.* first_and_last_example_crc is"):
+        with pytest.raises(DatasetError, match=r"2 of 2 differs.* first_and_last_example_crc is"):
             covey.commit(tmp_path, split="train", progress=False)
     write(make(), tmp_path, part="2/2")
     assert covey.commit(tmp_path, split="train", progress=False).records >= 30
@@ -721,7 +721,7 @@ def test_parts_of_other_data_in_memory(tmp_path, make):
 def test_parts_of_other_keys(tmp_path):
     write(pairs(), tmp_path, part="1/2")
     write(pairs(key="k{}"), tmp_path, part="2/2")
-    with pytest.raises(DatasetError, match="2 of 2 differs.* first_and_last_example_crc is"):
+    with pytest.raises(DatasetError, match=r"2 of 2 differs.* first_and_last_example_crc is"):
         covey.commit(tmp_path, progress=False)
 
 

@@ -1,5 +1,6 @@
 """Where an index is stored, when it is used, and when it is rebuilt."""
 
+import errno
 import fcntl
 import os
 import pickle
@@ -19,6 +20,7 @@ from written import files, limit, shard_paths, write
 import covey
 from covey.errors import CorruptRecordError, DatasetError, FileChangedError
 from covey.index import index_names, read_index
+from covey.storage.local import index_temporary
 
 NAMES = sorted(index_names("covey-all").values())
 
@@ -390,6 +392,23 @@ def test_temporaries_of_a_killed_process_are_removed_at_once(birds, remove):
     remove(birds)
     assert not list(birds.glob(".covey-*"))
     assert numbers(opened(birds)) == list(range(90))
+
+
+def test_a_file_system_without_locks(directory, monkeypatch):
+    """Temporaries are removed when they are an hour old."""
+
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    covey.build_index(directory, progress=False)
+    assert not list(directory.glob(".covey-*"))
+    with index_temporary(directory) as temporary:
+        covey.build_index(directory, force=True, progress=False)
+        assert temporary.exists()
+        os.utime(temporary, (0, 0))
+        covey.build_index(directory, force=True, progress=False)
+        assert not temporary.exists()
 
 
 def test_stale_temporaries_of_the_cache_are_removed(directory, cache):

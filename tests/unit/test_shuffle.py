@@ -180,7 +180,6 @@ def test_adopted_keys_count_for_the_memory_limit(tmp_path):
             run(each)
 
 
-
 @given(keys=st.lists(st.text(max_size=5), unique=True, max_size=50), seed=st.integers(0, 2**64 - 1))
 def test_hashes_of_keys(keys, seed):
     high, low = hash_keys(keys, seed)
