@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from covey._files import remove_any, temporary_name
+from covey._files import remove_any
 from covey.errors import CommittedError, CoveyError, DatasetError
 
 LOCK_TIMEOUT_S = 60.0
@@ -81,7 +81,7 @@ def locked_directory(path: Path, mode: int = 0o777) -> Iterator[Path]:
     It is locked before it gets its name: :func:`remove_unlocked` finds it with its lock, or after
     its process was killed. The block may rename it, to keep it.
     """
-    created = path.with_name(temporary_name())
+    created = path.with_name(f"{path.name}.new")
     created.mkdir(mode)
     lock = None
     try:

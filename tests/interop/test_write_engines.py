@@ -837,7 +837,7 @@ def test_a_part_that_is_killed_is_removed(tmp_path):
     source = Squares(10)
     with running_part(tmp_path, "1/2"):
         (killed,) = tmp_path.glob(".covey-parts-train/.00001-of-00002-*.tmp")
-        assert list(killed.rglob("*.frames"))
+        assert list(killed.iterdir())
     assert killed.exists()
     write(source, tmp_path, part="2/2")  # another part
     assert killed.exists()

@@ -124,7 +124,7 @@ class LocalStorage(Storage):
 
 def index_temporary(directory: str | os.PathLike[str]) -> AbstractContextManager[Path]:
     """Return a locked directory for temporary files that replace files of a directory."""
-    return locked_directory(Path(directory, f"{_own_prefix()}{secrets.token_hex(8)}"), mode=0o700)
+    return locked_directory(Path(directory, f"{_own_prefix()}{secrets.token_hex(8)}"))
 
 
 def _own_prefix() -> str:

@@ -112,7 +112,7 @@ def remove_killed(storage: Storage, location: str, prefix: str = "") -> None:
     Args:
         storage: Storage of the parts.
         location: Directory of the parts.
-        prefix: Begin of the names of the runs.
+        prefix: Prefix of the names of the runs.
     """
     if not storage.is_remote:
         remove_unlocked(Path(location), re.compile(rf"\.{re.escape(prefix)}[\w-]+\.tmp"))

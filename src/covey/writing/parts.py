@@ -84,7 +84,9 @@ def write_part(
     else:
         classes = None
         plan = plan_pieces(inputs, workers=1, pieces=total, divide_all=True)
-        checksums = [[checksum_of_ends(part, options, known) for part in i.parts] for i in inputs]
+        checksums = [
+            [checksum_of_ends(source, options, known) for source in each.parts] for each in inputs
+        ]
     pieces = list(plan.pieces)
     own = pieces[len(pieces) * (number - 1) // total : len(pieces) * number // total]
     bits = hash_bits(0)
