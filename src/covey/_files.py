@@ -128,6 +128,29 @@ def unlink_file(path: Path) -> None:
             os.unlink(path)
 
 
+def move_file(path: Path, target: Path) -> None:
+    """Rename a file; do nothing if the path is a directory or missing.
+
+    A symbolic link, which may be relative, becomes an absolute one.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            unlink_file(target)
+            os.symlink(os.path.realpath(path), target)
+            os.unlink(path)
+        elif not stat.S_ISDIR(mode):
+            os.rename(path, target)
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether a path is a directory, and not a symbolic link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def remove_any(path: Path) -> None:
     """Remove a directory, a file or a symbolic link, as far as permissions allow."""
     with contextlib.suppress(OSError, RecursionError):

@@ -8,6 +8,7 @@
     birds-train-00000-of-00002-b47931a1e918.index.json              an index file of one shard
     birds-train-00000-of-00002.idx                                  DALI's index file of one shard
     .covey-train.partial                                            staging directory of a split
+    .covey-old/birds-train.old-record-00000-of-00002                a shard of a replaced version
 
 A version of a split that replaces another one, and every version behind a URL, has a token in its
 template. No two versions share a token, so that their files exist side by side.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import os
 import posixpath
 import re
 import secrets
@@ -43,6 +45,9 @@ SHARD_INFO_FILE = "shard_info.json"
 ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
 """File in which datum's reader finds the features of all splits."""
 LABELS_SUFFIX = ".labels.txt"
+
+OLD_DIRECTORY = ".covey-old"
+"""Directory in a local dataset that has the files of replaced versions, for open readers."""
 
 FILE_FORMAT = "tfrecord"
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -231,6 +236,34 @@ def staging_name(split: str) -> str:
 def is_staging(name: str) -> bool:
     """Return whether a name is that of a staging directory."""
     return _STAGING.fullmatch(name) is not None
+
+
+# Files of replaced versions.
+
+
+def old_name(name: str) -> str:
+    """Return the name in ``OLD_DIRECTORY`` of a file of a replaced version.
+
+    Some patterns match hidden directories, such as those of ``Path.rglob``.
+
+    >>> old_name("birds-train.tfrecord-00000-of-00002")
+    'birds-train.old-record-00000-of-00002'
+    """
+    return name.replace(".tfrec", ".old-rec")
+
+
+def name_of_old(name: str) -> str:
+    """Return the name of which :func:`old_name` made this one."""
+    return name.replace(".old-rec", ".tfrec")
+
+
+def find_moved(path: str) -> str:
+    """Return the path of a local file of a dataset, which a write may have moved."""
+    if os.path.lexists(path):
+        return path
+    directory, name = os.path.split(path)
+    moved = os.path.join(directory, OLD_DIRECTORY, old_name(name))
+    return moved if os.path.lexists(moved) else path
 
 
 # Files of any writer.

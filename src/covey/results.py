@@ -78,13 +78,14 @@ class WriteResult:
     """Examples that were not written, with ``on_error="skip"``."""
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
-    """Shards of the replaced version, which are deleted by the next write."""
+    """Shards of the replaced version, which the next write deletes. Those of a directory are moved
+    to ``.covey-old``, where patterns do not find them; those of a URL stay beside the others."""
     kept_splits: tuple[str, ...] = field(default=(), repr=False)
     """Splits of earlier writes, which this write did not change."""
     others: tuple[WriteResult, ...] = field(default=(), repr=False)
     """The other splits of the same write."""
     notes: tuple[str, ...] = field(default=(), repr=False)
-    """Notes of the source, such as directories that were not read."""
+    """What may be unexpected, such as directories of the source that were not read."""
     part: str | None = field(default=None, repr=False)
     """The part that was written, ``"3/64"``, which :func:`covey.commit` commits; None if the splits
     are committed."""
@@ -398,12 +399,14 @@ class RepairResult:
         Args:
             rest: Where the lost records are listed that the table omits, as a clause.
         """
+        notes = (f"  note: {escape(note)}" for each in self.written for note in each.notes)
         parts = (
             f"  {escape(name)}: parts that are not committed; `covey commit` commits them, "
             "`covey repair --delete-parts` deletes them"
             for name in self.parts
         )
-        return "\n".join([self._summary(), *parts, *_problem_lines(self.lost, 0, rest)])
+        lost = _problem_lines(self.lost, 0, rest)
+        return "\n".join([self._summary(), *notes, *parts, *lost])
 
     def _summary(self) -> str:
         if self.output == self.path:

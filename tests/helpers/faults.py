@@ -244,13 +244,26 @@ OPERATIONS = {
 }
 
 
-def states(root: Path, operation: Operation, fault: str) -> Iterator[tuple[int, Path, Any]]:
-    """Yield the number, the dataset and the result of a fault before every change."""
+def states(
+    root: Path,
+    operation: Operation,
+    fault: str,
+    prepare: Callable[[Path], object] = lambda directory: None,
+) -> Iterator[tuple[int, Path, Any]]:
+    """Yield the number, the dataset and the result of a fault before every change.
+
+    Args:
+        root: Directory of all datasets.
+        operation: The operation.
+        fault: Name of the fault.
+        prepare: Function that is called with each dataset before the operation.
+    """
     (root / "before").mkdir()
     operation.prepare(root / "before" / "birds")
     for step in range(MAX_CHANGES):
         directory = root / f"struck-{step}" / "birds"
         shutil.copytree(root / "before", directory.parent)
+        prepare(directory)
         result = struck(step, fault, partial(operation.run, directory))
         yield step, directory, result
         if isinstance(result, int) and result <= step:
@@ -308,6 +321,31 @@ def seen_by_covey(directory: Path) -> Any:
     return found
 
 
+class OpenReaders:
+    """Datasets that are opened before an operation, and read after it."""
+
+    def __init__(self) -> None:
+        self._opened: list[covey.Dataset] = []
+
+    def open(self, directory: Path) -> None:
+        """Open a dataset; none of its shards is open then."""
+        is_dataset = (directory / "dataset_info.json").exists()
+        self._opened = [
+            covey.open(directory, split="train", mmap=mmap, progress=False)
+            for mmap in ((True, False) if is_dataset else ())
+        ]
+
+    def check(self) -> None:
+        """Read the replaced version: in this process, and after pickling."""
+
+        def read() -> list[Any]:
+            copies = [pickle.loads(pickle.dumps(each)) for each in self._opened]
+            return [each[:]["x"].tolist() for each in (*self._opened, *copies)]
+
+        found = result_of(read)
+        assert [sorted(each) for each in found] == [[each["x"] for each in OLD]] * len(found)
+
+
 def outcomes(operation: Operation, directory: Path) -> Any:
     """Return pairs of what is seen before and after.
 
@@ -335,10 +373,22 @@ def visible(directory: Path) -> dict[str, bytes]:
 
 
 def clean(directory: Path) -> None:
-    """Recover a dataset; no temporary file remains, except parts that are not committed."""
+    """Recover a dataset; no temporary file remains, except parts that are not committed.
+
+    Patterns of other readers match the shards of the dataset, and no others.
+    """
     recover(directory)
-    hidden = {path.name for path in directory.glob(".*")}
-    assert hidden <= {".covey-parts-train"}
+    assert temporaries(directory) <= {".covey-parts-train"}
+    if (directory / "dataset_info.json").exists():
+        splits = info(directory).splits
+        shards = [path for split in splits for path in shard_paths(directory, split.name)]
+        visible = list(directory.glob("*.tfrec*"))
+        assert sorted(visible) == sorted(shards)
+
+
+def temporaries(directory: Path) -> set[str]:
+    """Return the names of hidden files, without the directory of replaced versions."""
+    return {path.name for path in directory.glob(".*")} - {".covey-old"}
 
 
 # Readers without permission to write.

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from schemas import plain
 import covey
 from covey import RecordReader
 from covey.dataset_info import DatasetInfo
-from covey.filenames import is_version_file
+from covey.filenames import OLD_DIRECTORY, is_version_file, name_of_old
 from covey.index import IndexMetadata, index_names
 from covey.index.format import fingerprint
 from covey.writing.versions import referenced_files
@@ -94,7 +94,7 @@ def content(directory: Path) -> dict[str, Any]:
     current = referenced_files(info(directory))
     for path in sorted(directory.iterdir()):
         name = TOKEN.sub("", path.name)
-        if path.name not in current and is_version_file(path.name):
+        if path.name not in current and (is_version_file(path.name) or name == OLD_DIRECTORY):
             continue
         if path.name.endswith(".index.json"):
             described = IndexMetadata.from_json(path.read_bytes(), str(path))
@@ -107,14 +107,26 @@ def content(directory: Path) -> dict[str, Any]:
     return found
 
 
-def replaced(directory: Path) -> dict[str, bytes]:
-    """Return the shards and index files that do not belong to the current version of a split."""
-    current = referenced_files(info(directory))
-    return {
-        name: data
-        for name, data in files(directory).items()
-        if is_version_file(name) and name not in current
-    }
+def replaced(directory: Path, own: Iterable[str] = ()) -> dict[str, bytes]:
+    """Return the files of replaced versions, by the names that they had.
+
+    Args:
+        directory: The dataset. No other file of it is a shard that other readers find.
+        own: Files of the test.
+    """
+    current = {*referenced_files(info(directory)), *own}
+    visible = [path.name for path in directory.iterdir() if is_version_file(path.name)]
+    assert {*visible} <= current
+    old = directory / OLD_DIRECTORY
+    assert not list(old.rglob("*.tfrec*"))
+    return {name_of_old(path.name): path.read_bytes() for path in sorted(old.glob("*"))}
+
+
+def restore_replaced(directory: Path) -> None:
+    """Move the files of replaced versions beside the others, where those of a URL stay."""
+    for path in (directory / OLD_DIRECTORY).iterdir():
+        path.rename(directory / name_of_old(path.name))
+    (directory / OLD_DIRECTORY).rmdir()
 
 
 def records(directory: Path, split: str = "train") -> list[bytes]:

@@ -20,6 +20,7 @@ import covey
 from covey.cli import main
 from covey.cli.write import KINDS as KINDS_IN_HELP
 from covey.sources import KINDS, open_source, open_splits
+from covey.storage import open_storage
 
 BIRDS = ("crow", "owl", "robin", "wren")
 
@@ -224,6 +225,25 @@ def test_splits_of_a_column(capsys):
         file.write("24,owl,\n")
     message = error_of(capsys, "birds.csv", "more", "--split-by", "split")
     assert "example 24: feature 'split': the value is missing; every example must" in message
+
+
+def test_replaced_shards(capsys):
+    make_npz()
+    for target, where in [
+        ("data", "moved to .covey-old until the next write"),
+        ("memory://replaced/birds", "kept beside the new ones, where patterns such as *.tfrecord*"),
+    ]:
+        write("birds.npz", target, "--shards", "2")
+        capsys.readouterr()
+        options = ["--mode", "overwrite", "--shards", "3"]
+        assert main(["write", "birds.npz", target, *options]) == 0
+        printed = capsys.readouterr().out
+        assert printed.count("2 shards of the replaced version") == 1
+        assert f"2 shards of the replaced version {where}" in printed
+        assert f"`covey repair {target}`" in printed
+        assert main(["repair", target]) == 0
+        storage = open_storage(target)
+        assert len(storage.glob(storage.join(storage.clean(target), "*.tfrecord*"))) == 3
 
 
 # Options.

@@ -1,5 +1,6 @@
 """TensorFlow and TFDS read the datasets that covey writes, and covey adds to those of TFDS."""
 
+import glob
 import gzip
 import json
 import shutil
@@ -284,6 +285,50 @@ def test_tensorflow_reads_the_shards(tmp_path, compression):
     assert parsed["x"].numpy().tolist() == [each["x"] for each in found]
     assert [word.decode() for word in parsed["word"].numpy()] == [each["word"] for each in found]
     assert parsed["label"].numpy().tolist() == index(tmp_path)["label"].tolist()
+
+
+def records_of(directory):
+    """Return the numbers of records that patterns of other readers find."""
+    patterns = {
+        "tf.io.gfile.glob": tf.io.gfile.glob(f"{directory}/*.tfrecord*"),
+        "list_files": tf.data.Dataset.list_files(f"{directory}/*.tfrecord*"),
+        "below": tf.io.gfile.glob(f"{directory.parent}/*/*.tfrecord*"),
+        "glob": glob.glob(f"{directory}/**/*tfrec*", recursive=True),
+        "rglob": [*map(str, directory.rglob("*.tfrec*"))],
+    }
+    return {
+        name: sum(1 for _ in tf.data.TFRecordDataset(found)) for name, found in patterns.items()
+    }
+
+
+@pytest.mark.parametrize(("mode", "count"), [("overwrite", 60), ("append", 160)])
+@pytest.mark.parametrize("kind", ["covey", "TFDS", "template of TFDS"])
+def test_patterns_match_the_new_records_only(birds, tmp_path, kind, mode, count):
+    examples = [{"x": n, "label": n % 2} for n in range(100)]
+    if kind == "covey":
+        directory = tmp_path / "birds"
+        write(examples, directory, label="label", shards=4)
+    else:
+        features = {"x": np.int64, "label": tfds.features.ClassLabel(num_classes=2)}
+        directory = birds(features, examples)
+    if kind == "template of TFDS":
+        (path,) = shard_paths(directory)
+        path.rename(directory / "birds.train.00000.tfrecord")
+        text = (directory / "dataset_info.json").read_text()
+        template = json.loads(text)["splits"][0]["filepathTemplate"]
+        own = "{DATASET}.{SPLIT}.{SHARD_INDEX}.{FILEFORMAT}"
+        (directory / "dataset_info.json").write_text(text.replace(template, own))
+    assert {*records_of(directory).values()} == {100}
+    for _ in range(2):
+        new = [{"x": 1000 + n, "label": n % 2} for n in range(60)]
+        write(new, directory, mode=mode, shards=3)
+        assert {*records_of(directory).values()} == {count}, records_of(directory)
+        assert covey.verify(directory, progress=False).is_valid
+        assert covey.info(directory).splits[0].records == count
+        count += 60 * (mode == "append")
+    assert covey.repair(directory).deleted
+    assert not list(directory.glob(".*"))
+    assert len(as_tfds(directory)) == info(directory).splits[0].num_examples
 
 
 # Datasets that TFDS wrote.

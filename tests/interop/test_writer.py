@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import warnings
+from pathlib import Path
 
 import datum_reader
 import numpy as np
@@ -268,6 +269,16 @@ def test_overwrite_a_split(tmp_path):
     assert len(read(tmp_path, "val")) == 2
     assert [*shard_info(tmp_path)["train"]] == [path.name for path in shard_paths(tmp_path)]
     assert tfds.builder_from_directory(tmp_path).info.splits["train"].num_examples == 1
+
+
+def test_overwritten_files_are_deleted_at_once(tmp_path):
+    for count in (6, 2):
+        write(tmp_path, birds(count), shards=2)
+        files = tf.io.gfile.glob(f"{tmp_path}/*.tfrecord*")
+        assert sum(1 for _ in tf.data.TFRecordDataset(files)) == count
+        assert sorted(map(Path, files)) == shard_paths(tmp_path)
+        assert not list(tmp_path.glob(".*"))
+        assert len([*tmp_path.glob("*.npy"), *tmp_path.glob("*.index.json")]) <= 4
 
 
 def test_overwrite_the_only_split_with_other_features(tmp_path):

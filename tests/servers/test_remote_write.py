@@ -291,7 +291,14 @@ def test_old_versions_are_deleted(memory, monkeypatch):
     for number, retention in enumerate([60, 60, 0]):
         monkeypatch.setattr("covey.writing.versions.RETENTION_S", retention)
         before = {name for name in memory.files() if has_token(name)}
-        put(memory, examples(0, 30 + number), mode="overwrite", shards=1)
+        written = put(memory, examples(0, 30 + number), mode="overwrite", shards=1)
+        count = 0 if number == 0 else 1
+        assert len(written.notes) == count
+        assert all(
+            f"1 shard of the replaced version kept beside the new ones, where patterns such as "
+            f"*.tfrecord* match both; run covey.repair, or `covey repair {memory.url}`" in note
+            for note in written.notes
+        )
         after = {name for name in memory.files() if has_token(name)}
         versions.append(after - before)
         assert after == set().union(*(versions if retention else versions[-2:]))

@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from faults import (
     result_of,
     seen,
     snapshot,
+    temporaries,
     visible,
     without_links,
 )
@@ -32,6 +35,7 @@ from written import (
     index_paths,
     info,
     read,
+    replaced,
     shard_paths,
     write,
 )
@@ -103,7 +107,7 @@ def test_sigterm_after_the_switch_is_deferred(tmp_path, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert seen(tmp_path)["train"] == sorted([each["x"], each["label"]] for each in OTHERS)
-    assert not list(tmp_path.glob(".*"))
+    assert not temporaries(tmp_path)
 
 
 def test_cli_prints_the_message_of_an_interrupt(tmp_path):
@@ -181,13 +185,27 @@ def test_overwrite_at_every_step_of_a_reader(tmp_path, deletes, monkeypatch):
     assert len({*versions}) > 1
 
 
-def test_reader_keeps_its_version(tmp_path):
-    write(OLD, tmp_path, label="label", shards=2)
-    ds = covey.open(tmp_path)
+@pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "read"])
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_reader_keeps_its_version(tmp_path, mode, compression, mmap):
+    """A loader finishes its epoch; shards that it has not opened were moved, in any number."""
+    old = [{"x": n, "label": "ab"[n % 2]} for n in range(200)]
+    write(old, tmp_path, label="label", shards=20, compression=compression)
+    ds, late = (covey.open(tmp_path, mmap=mmap) for _ in range(2))
+    expected = [x.tolist() for x, _ in ds.shuffled(4, seed=0)]
+    assert sorted(itertools.chain(*expected)) == [*range(200)]
+    steps = iter(late.shuffled(4, seed=0))
+    found = [next(steps)[0].tolist()]
+    before = pickle.dumps(late.shuffled(4, seed=0))
     for _ in range(3):
-        write(NEW, tmp_path, label="label", mode="overwrite", shards=3)
-    assert sorted(ds[:]["x"].tolist()) == [each["x"] for each in OLD]
-    assert sorted(covey.open(tmp_path)[:]["x"].tolist()) == [each["x"] for each in NEW]
+        write(NEW, tmp_path, label="label", mode=mode, shards=3)
+    found += [x.tolist() for x, _ in steps]
+    assert found == expected
+    for pickled in (before, pickle.dumps(late.shuffled(4, seed=0))):
+        assert [x.tolist() for x, _ in pickle.loads(pickled)] == expected
+    count = 15 if mode == "overwrite" else 245
+    assert len(covey.open(tmp_path)) == count
 
 
 def test_readers_do_not_wait_for_a_lock(tmp_path):
@@ -226,7 +244,7 @@ def test_names_of_versions(tmp_path):
     token = info(directory).splits[0].token
     versioned = [f"birds-train.{token}.tfrecord-0000{n}-of-00002" for n in (0, 1)]
     assert [path.name for path in shard_paths(directory)] == versioned
-    assert all((directory / name).exists() for name in plain)  # until the next write
+    assert {*plain} < replaced(directory).keys()  # until the next write
 
 
 @pytest.mark.usefixtures("_after_retention")
@@ -243,7 +261,7 @@ def test_next_write_deletes_old_versions(tmp_path):
         (directory / name).write_text(text)
     for mode in ["error", "overwrite", "append", "overwrite", "append"]:
         write(OTHERS, directory, label="label", mode=mode)
-        listed.append({*os.listdir(directory)})
+        listed.append({*os.listdir(directory)} - {".covey-old"} | {*replaced(directory, own)})
     assert listed[0] <= listed[1]
     shared = {"dataset_info.json", "features.json", "label.labels.txt", *own}
     for older, before, now in zip(listed[1:], listed[2:], listed[3:], strict=False):
@@ -261,7 +279,7 @@ def test_repair_deletes_old_versions(tmp_path):
     (directory / "notes.txt").write_text("mine")
     result = covey.repair(directory)
     assert (result.records, result.lost) == (0, ())
-    assert "birds-train.tfrecord-00000-of-00001" in result.deleted
+    assert ".covey-old/birds-train.old-record-00000-of-00001" in result.deleted
     assert {*os.listdir(directory)} == {
         *(path.name for path in shard_paths(directory)),
         *(path.name for path in index_paths(directory).values()),
@@ -288,7 +306,7 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
         write(NEW, tmp_path / "birds", label="label", mode=mode)
         assert info(tmp_path / "birds").splits[0].token is not None
         check_index(tmp_path / "birds")
-    assert not list((tmp_path / "birds").glob(".*"))
+    assert not temporaries(tmp_path / "birds")
 
 
 # Hostile datasets.
@@ -501,7 +519,8 @@ def test_foreign_files(tmp_path, name):
     write(OLD, tmp_path / "b" / "birds", label="label")
     expected = {**content(tmp_path / "b" / "birds"), "notes.txt": b"mine"}
     assert content(directory) == expected
-    assert covey.repair(directory).deleted in [(), (name,)]
+    moved = name.replace(".tfrecord", ".old-record")
+    assert covey.repair(directory).deleted in [(), (f".covey-old/{moved}",)]
 
 
 @pytest.mark.parametrize("mode", ["error", "append"])
@@ -616,7 +635,7 @@ def test_concurrent_writers(tmp_path, case, workers):
         assert visible(directory) == after[0]
     else:
         assert {split.name for split in info(directory).splits} == {"train", "test"}
-    assert not list(directory.glob(".*"))
+    assert not temporaries(directory)
     for split in info(directory).splits:
         assert len(read(directory, split.name)) == 3
         check_index(directory, split.name)

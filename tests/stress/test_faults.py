@@ -17,6 +17,7 @@ from faults import (
     OLD,
     OPERATIONS,
     Commit,
+    OpenReaders,
     as_reader,
     clean,
     outcomes,
@@ -104,11 +105,12 @@ def test_kill_before_every_change(name, fresh):
 
 
 def kill_before_every_change(name):
-    operation, is_new = OPERATIONS[name], []
+    operation, is_new, readers = OPERATIONS[name], [], OpenReaders()
     with public_directory() as root:
         plain, recovered, own = outcomes(operation, root / "reference" / "birds")
         run_read_commands(root / "reference" / "birds")  # imports what others may not read
-        for step, directory, _ in states(root, operation, "kill"):
+        for step, directory, _ in states(root, operation, "kill", readers.open):
+            readers.check()
             found = seen(directory, is_named=operation.is_named)
             assert found in plain, f"killed before change {step}"
             is_new.append(found == plain[1])
@@ -117,6 +119,7 @@ def kill_before_every_change(name):
             assert as_reader(directory, look) == own[is_new[-1]]
             clean(directory)
             assert seen(directory) == recovered[is_new[-1]]
+            readers.check()
             if step % 5 == 0:
                 check_next_write(directory)
     assert is_new == sorted(is_new)

@@ -203,9 +203,11 @@ def test_repair_in_place_deletes_replaced_versions(directory, capsys):
     assert files(directory) == current
     for mode in ("overwrite", "append"):
         write(birds(5), directory, "test", mode=mode)
-    old = sorted(replaced(directory))
-    assert old
-    current = {name: data for name, data in files(directory).items() if name not in old}
+    assert replaced(directory)
+    old = sorted(str(path.relative_to(directory)) for path in directory.glob(".covey-old/*"))
+    current = {
+        name: data for name, data in files(directory).items() if not name.startswith(".covey-old")
+    }
     assert run_json(capsys, "repair", "birds")["deleted"] == old
     assert files(directory) == current
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened import numbers, opened
-from written import info, replaced, shard_paths, write
+from written import info, replaced, restore_replaced, shard_paths, write
 
 from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import DatasetError, FormatError, SourceError
@@ -24,12 +24,13 @@ def examples(values):
 
 @pytest.fixture(scope="module", params=["overwrite", "append"])
 def made(request, tmp_path_factory):
-    """A dataset with two splits, of which one was replaced."""
+    """A dataset with two splits, of which one was replaced by a killed writer, or at a URL."""
     directory = tmp_path_factory.mktemp("versions") / "birds"
     write(examples(OLD), directory, label="label", shards=2)
     write(examples(range(50, 60)), directory, "test", label="label")
     write(examples(NEW), directory, label="label", shards=2, mode=request.param)
     assert replaced(directory)
+    restore_replaced(directory)
     return directory
 
 

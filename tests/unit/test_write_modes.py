@@ -98,7 +98,7 @@ def test_overwrite(tmp_path, options):
     write(columns, new, **options)
     assert content(overwritten) == content(new)
     assert replaced(overwritten) == {n: d for n, d in before.items() if is_version_file(n)}
-    assert len(files(overwritten)) == len(files(new)) + len(replaced(overwritten))
+    assert len(files(overwritten)) == len(files(new)) + 1 + len(replaced(overwritten))
 
 
 def test_replaced_versions_are_deleted_after_the_retention_time(tmp_path, monkeypatch):
@@ -108,8 +108,9 @@ def test_replaced_versions_are_deleted_after_the_retention_time(tmp_path, monkey
             monkeypatch.setattr(time, "time", lambda: real() + 120)
         write({"x": [number]}, tmp_path, mode="overwrite", shards=1)
         versions.append({path.name for path in shard_paths(tmp_path)})
-        found = {path.name for path in tmp_path.glob("*.tfrecord-*")}
-        assert found == set().union(*(versions[-2:] if number == 3 else versions))
+        assert {path.name for path in tmp_path.rglob("*.tfrecord-*")} == versions[-1]
+        found = {name for name in replaced(tmp_path) if ".tfrecord-" in name}
+        assert found == set().union(*(versions[-2:-1] if number == 3 else versions[:-1]))
     assert len(set().union(*versions)) == 4
     check_index(tmp_path)
 
@@ -188,4 +189,4 @@ def test_shards_in_a_subdirectory(tmp_path):
     assert column(tmp_path, "x") == [2]
     write([{"x": 3}], tmp_path, "test")
     assert covey.verify(tmp_path).is_valid
-    assert not list(tmp_path.glob(".covey-*"))
+    assert [path.name for path in tmp_path.glob(".covey-*")] == [".covey-old"]

@@ -247,7 +247,7 @@ def run(options: argparse.Namespace) -> None:
     _check(options)
     hold_out = _hold_out(options)
     engine = find_engine(options)
-    source = _open(options)
+    source, notes = _open(options)
     with _advised():
         result = covey.write(
             source,
@@ -278,7 +278,8 @@ def run(options: argparse.Namespace) -> None:
             storage_options=dict(options.storage_option),
         )
     if not options.quiet:
-        print_lines(*summary(result, options))
+        others = (each for each in result.notes if each not in notes)
+        print_lines(*summary(result, options), *(f"note: {each}" for each in others))
     _report(result, options, has_splits=isinstance(source, Mapping))
 
 
@@ -318,8 +319,14 @@ def _hold_out(options: argparse.Namespace) -> HoldOut | None:
     )
 
 
-def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
-    """Open the source or the splits to write, and print their description."""
+def _open(
+    options: argparse.Namespace,
+) -> tuple[Source | Mapping[str, Source], tuple[str, ...]]:
+    """Open the source or the splits to write; print their description and notes.
+
+    Returns:
+        The source or its splits, and the notes.
+    """
     from covey.sources import Source, open_splits
     from covey.sources.source import choose_split, renaming_note
 
@@ -351,7 +358,7 @@ def _open(options: argparse.Namespace) -> Source | Mapping[str, Source]:
             print_lines(f"{each.path}: {', '.join([each.kind, *_describe(each)])}")
         for note in notes:
             print_lines(f"note: {note}")
-    return opened
+    return opened, notes
 
 
 def _describe(source: Source) -> Iterator[str]:
@@ -390,6 +397,8 @@ def _advised() -> Iterator[None]:
 def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
     """Return the lines of a table with a row for each split, and what a user may not expect."""
     from covey._progress import format_bytes
+    from covey.filenames import OLD_DIRECTORY
+    from covey.urls import is_remote
 
     written = list(result.splits.values())
     if result.part is not None:
@@ -426,11 +435,11 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
             "may have the same examples"
         )
     replaced = sum(len(each.replaced) for each in written)
-    if replaced:
+    if replaced and not is_remote(options.target):
         kept = count_of(replaced, "shard")
         lines.append(
-            f"{kept} of the replaced version kept until the next write; `covey repair "
-            f"{result.path}` deletes them"
+            f"{kept} of the replaced version moved to {OLD_DIRECTORY} until the next write; "
+            f"`covey repair {result.path}` deletes them"
         )
     return lines
 

@@ -372,7 +372,13 @@ class _RecordCache:
         classes = Classes(features, label, sorted(names))
         sidecars = {ENTRIES_FILE: entries}
         (result,) = self._writer.write(
-            [self._spool], features, classes, progress, sidecars=sidecars, list_shards=True
+            [self._spool],
+            features,
+            classes,
+            progress,
+            sidecars=sidecars,
+            list_shards=True,
+            replaced_files="delete",  # datum replaces files in place
         )
         return result.shards
 

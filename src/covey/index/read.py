@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.classes import CLASS_DTYPE, id_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
+from covey.filenames import find_moved
 from covey.index.format import FileIdentity, IndexMetadata, index_names
 from covey.results import SkippedRecord
 from covey.untrusted import RegularFile, read_file
@@ -86,7 +87,8 @@ class Index:
     def _is_on_disk(self, directory: str, stem: str) -> bool:
         names = index_names(stem)
         parts = ["rows"] if self.classes is None else ["rows", "classes", "by_class"]
-        return all(os.path.exists(os.path.join(directory, names[part])) for part in parts)
+        paths = [find_moved(os.path.join(directory, names[part])) for part in parts]
+        return all(map(os.path.exists, paths))
 
 
 def _unpickle(home: tuple[str, str], metadata: IndexMetadata, mmap: bool) -> Index:
@@ -187,7 +189,7 @@ def _load(
 ) -> NDArray[Any]:
     """Return a verified array."""
     try:
-        file = ArrayFile(path)
+        file = _open_array(path)
     except FileNotFoundError:
         raise FormatError(
             "the file is missing, but the rest of the index exists", path=path
@@ -219,6 +221,13 @@ def _load(
         if found != checksum or (check is not None and not check.is_done()):
             raise FormatError("the rows do not match the metadata of the index", path=path)
         return file.load(map_from)
+
+
+def _open_array(path: Path) -> ArrayFile:
+    try:
+        return ArrayFile(path)
+    except FileNotFoundError:
+        return ArrayFile(Path(find_moved(str(path))))  # the split was overwritten
 
 
 class ArrayFile:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import ordered_map
 from covey.errors import CorruptRecordError, CoveyError, FileChangedError
-from covey.filenames import strip_record_suffixes
+from covey.filenames import find_moved, strip_record_suffixes
 from covey.index import BY_FILE, ShardFiles
 from covey.index.format import fingerprint_of
 from covey.labels import decode_strings, is_string
@@ -326,6 +326,7 @@ class ShardScanner:
                 GZIP files; False for one that does not; None collects no rows.
         """
         name, path, storage = self.files.names[number], self.files.paths[number], self.files.storage
+        path = path if storage.is_remote else find_moved(path)  # by a write meanwhile
         found = self._new(name)
         try:
             (stat,) = storage.stat([path])

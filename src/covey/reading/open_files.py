@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from covey._fork import ForkAware
+from covey.filenames import find_moved
 from covey.untrusted import RegularFile
 
 
@@ -60,7 +61,13 @@ class FilePool(ForkAware):
             each.close()
 
     def open(self, path: str) -> RegularFile:
-        """Open a file; close the files of the pool if the process has too many."""
+        """Open a shard; close the files of the pool if the process has too many."""
+        try:
+            return self._open(path)
+        except FileNotFoundError:
+            return self._open(find_moved(path))  # the split was overwritten
+
+    def _open(self, path: str) -> RegularFile:
         try:
             return RegularFile(path)
         except OSError as error:

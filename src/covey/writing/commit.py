@@ -7,7 +7,8 @@ A split is written into a staging directory inside the dataset, which readers ig
         birds-train.index.json ...
         early/features.json                  replaces the dataset's file before the switch
         late/features.json                   or after it
-        names, stale, owner                  files of step 1, label files to remove, the writer
+        names, owner                         files of step 1, the writer
+        stale, replaced                      label files to remove, files of the replaced version
 
 The commit, under the lock of the dataset directory:
 
@@ -15,8 +16,12 @@ The commit, under the lock of the dataset directory:
    name: a version that replaces another one has a token in its names. Sidecar files that describe
    both old and new records replace the old ones.
 2. ``dataset_info.json`` is replaced by one rename. This is the switch.
-3. Sidecar files that describe only the new records replace the old ones, files of versions before
-   the replaced one are deleted, and the staging directory is removed.
+3. Sidecar files that describe only the new records replace the old ones, the files of the replaced
+   version are moved to ``.covey-old``, those of versions before it are deleted, and the staging
+   directory is removed.
+
+Other readers find shards by patterns such as ``*.tfrecord*``, which match nothing in
+``.covey-old``. A reader that opened the replaced version finds its files there (``find_moved``).
 
 A writer that is killed before step 2 leaves the old dataset, and one that is killed after it the
 new one. The next writer, or ``covey repair``, undoes step 1 or completes step 3. Readers follow
@@ -33,8 +38,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from covey._files import atomic_write, atomic_write_all, sync, unlink_file
+from covey._files import atomic_write, atomic_write_all, is_directory, sync, unlink_file
 from covey._locks import (
     COMMIT_TIMEOUT_S,
     LOCK_TIMEOUT_S,
@@ -48,7 +54,13 @@ from covey._locks import (
 )
 from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
-from covey.filenames import INFO_FILE, SHARD_INFO_FILE, staging_name
+from covey.filenames import (
+    INFO_FILE,
+    OLD_DIRECTORY,
+    SHARD_INFO_FILE,
+    name_of_old,
+    staging_name,
+)
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions
@@ -57,8 +69,10 @@ from covey.writing.recovery import (
     LATE,
     NAMES,
     OWNER,
+    REPLACED,
     STALE,
     blocked_error,
+    move_replaced,
     read_sidecars,
     recover_locked,
     remove_staging,
@@ -66,7 +80,10 @@ from covey.writing.recovery import (
     staged_sidecars,
     write_sidecars,
 )
-from covey.writing.versions import find_obsolete, read_info
+from covey.writing.versions import find_obsolete, read_info, referenced_files
+
+ReplacedFiles = Literal["move", "delete", "keep"]
+"""What a commit does with the files of the replaced versions of its splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +107,7 @@ class Change:
     description: str = ""
     supervised_keys: tuple[str, str] | None = None
     """Input feature and label feature of the new records."""
+    replaced_files: ReplacedFiles = "move"
 
 
 class Staging:
@@ -196,6 +214,9 @@ class Staging:
                 try:
                     sync(self.directory)
                     replace_late_sidecars(self.directory, self.path)
+                    moved = move_replaced(self.directory, self.path, info)
+                    for path in moved if change.replaced_files == "delete" else ():
+                        unlink_file(path)
                     _remove_obsolete(self.directory, info, change)
                     self._remove()
                     sync(self.directory)
@@ -215,6 +236,8 @@ class Staging:
         early: list[str] = []
         try:
             new, early = self._stage_sidecars(change, before)
+            replaced = self._replaced_files(info, change)
+            atomic_write(self.path / REPLACED, "\n".join(replaced).encode())
             names = (*change.files, *new)
             atomic_write(self.path / NAMES, "\n".join(names).encode())
             sync(self.path)
@@ -285,6 +308,18 @@ class Staging:
             return [name for name in labels if name not in change.sidecars]
         return []
 
+    def _replaced_files(self, info: DatasetInfo, change: Change) -> list[str]:
+        """Return the files that step 3 moves: all those of old versions of the splits."""
+        if change.replaced_files == "keep":
+            return []
+        names = os.listdir(self.directory)
+        found = referenced_files(replace(info, splits=change.replaced)) & {*names}
+        for split in change.splits:
+            found.update(
+                find_obsolete(names, info, split.name, replaced=None, now=time.time(), retention=0)
+            )
+        return sorted(found - referenced_files(info))
+
     def _check_dataset(self, change: Change) -> None:
         """Raise if another process has changed the dataset since this write began."""
         info = read_info(self.directory)
@@ -350,16 +385,25 @@ def staged(directory: Path, split: str) -> Iterator[Staging]:
 
 
 def _remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None:
-    """Delete files of old versions of the splits after a commit."""
+    """Delete files of versions before the replaced ones after a commit."""
     replaced = {split.name: split for split in change.replaced}
+    names = {name: name for name in os.listdir(directory)}
+    if change.replaced_files != "keep":
+        directory /= OLD_DIRECTORY
+        if not is_directory(directory):
+            return
+        names = {name_of_old(name): name for name in os.listdir(directory)}
     for split in change.splits:
-        names = find_obsolete(
-            os.listdir(directory),
+        obsolete = find_obsolete(
+            names,
             info,
             split.name,
             replaced=replaced.get(split.name),
             now=time.time(),
             retention=versions.RETENTION_S,
         )
-        for name in names:
-            unlink_file(directory / name)
+        for name in obsolete:
+            unlink_file(directory / names[name])
+    if directory.name == OLD_DIRECTORY:
+        with contextlib.suppress(OSError):  # it is not empty
+            directory.rmdir()

@@ -149,7 +149,7 @@ def commit(
     with reporting_failures(shown(target), options.split, lambda: True):
         _remove_parts(storage, location, [part.name for part in parts])
     seconds = time.perf_counter() - started
-    return replace(result, seconds=seconds, notes=notes)
+    return replace(result, seconds=seconds, notes=(*notes, *result.notes))
 
 
 def _find_parts(storage: Storage, path: str, split: str | None) -> str:

@@ -19,21 +19,28 @@ from typing import Any
 from covey._files import (
     atomic_write_all,
     differs,
+    is_directory,
     is_temporary,
+    move_file,
     read_regular,
     remove_any,
+    sync,
     temporary_name,
     unlink_file,
 )
 from covey._locks import locked, try_lock, unlock
+from covey.dataset_info import DatasetInfo
 from covey.errors import DatasetError, FormatError
 from covey.filenames import (
     INFO_FILE,
     LABELS_SUFFIX,
+    OLD_DIRECTORY,
     SHARD_INFO_FILE,
+    is_record_file,
     is_sidecar,
     is_staging,
     is_version_file,
+    old_name,
 )
 from covey.storage import LocalStorage, open_storage
 from covey.storage.local import remove_stale_temporaries
@@ -44,7 +51,7 @@ from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
 # Names in a staging directory.
 EARLY, LATE = "early", "late"
-NAMES, STALE, OWNER = "names", "stale", "owner"
+NAMES, STALE, REPLACED, OWNER = "names", "stale", "replaced", "owner"
 
 
 def recover(directory: Path) -> None:
@@ -79,11 +86,13 @@ def clean_up(
         if not directory.is_dir():
             raise DatasetError("the directory does not exist", path=path)
         with os_errors(directory):
-            before = {*os.listdir(directory)}
+            before = _all_names(directory)
             recover(directory)
             with locked(directory):
                 delete_obsolete(storage, location)
-            deleted = sorted(before - {*os.listdir(directory)})
+                if read_info(directory) is not None:
+                    remove_any(directory / OLD_DIRECTORY)
+            deleted = sorted(before - _all_names(directory))
     parts = find_parts(storage, location)
     if not (parts and delete_parts):
         return deleted, parts
@@ -91,6 +100,14 @@ def clean_up(
         remove_parts(storage, storage.join(location, name))
     remaining = find_parts(storage, location)
     return sorted({*deleted, *parts} - {*remaining}), remaining
+
+
+def _all_names(directory: Path) -> set[str]:
+    """Return the names in a dataset directory, with those of the files of replaced versions."""
+    names = {*os.listdir(directory)} - {OLD_DIRECTORY}
+    if is_directory(directory / OLD_DIRECTORY):
+        names.update(f"{OLD_DIRECTORY}/{name}" for name in os.listdir(directory / OLD_DIRECTORY))
+    return names
 
 
 def recover_locked(directory: Path, own: Path | None = None) -> None:
@@ -146,6 +163,7 @@ def _complete_or_undo(directory: Path, staging: Path) -> None:
     info = read_info(directory)
     if info is not None and {*names} & referenced_files(info):
         replace_late_sidecars(directory, staging)
+        move_replaced(directory, staging, info)
         return
     for name in names:
         with contextlib.suppress(FileNotFoundError):
@@ -235,6 +253,29 @@ def replace_late_sidecars(directory: Path, staging: Path) -> None:
         if name.endswith(LABELS_SUFFIX) and "/" not in name:
             unlink_file(directory / name)
     write_sidecars(directory, staged_sidecars(staging / LATE))
+
+
+def move_replaced(directory: Path, staging: Path, info: DatasetInfo) -> list[Path]:
+    """Move the listed files of replaced versions to ``OLD_DIRECTORY``; return their new paths."""
+    current = referenced_files(info)
+    names = [
+        name
+        for name in _read_lines(staging / REPLACED)
+        if (is_version_file(name) or is_record_file(name)) and "/" not in name
+    ]
+    old = directory / OLD_DIRECTORY
+    if not names:
+        return []
+    if not is_directory(old):
+        remove_any(old)
+        old.mkdir()
+        # The next writer may be another user.
+        old.chmod(stat.S_IMODE(directory.stat().st_mode))
+    moved = {directory / name: old / old_name(name) for name in names if name not in current}
+    for path, target in moved.items():
+        move_file(path, target)
+    sync(old)
+    return list(moved.values())
 
 
 def write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:

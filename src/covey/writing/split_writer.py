@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from covey._files import link_or_copy, sync
 from covey._locks import locked, reporting_failures
 from covey._progress import Progress
+from covey._text import count_of
 from covey._threads import ordered_map
 from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
@@ -32,7 +33,7 @@ from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
 from covey.storage import LocalStorage, is_remote, open_storage
 from covey.urls import shown
-from covey.writing.commit import Change, Staging, staged
+from covey.writing.commit import Change, ReplacedFiles, Staging, staged
 from covey.writing.distributed_records import DistributedRecords
 from covey.writing.options import WriteOptions
 from covey.writing.part_files import remove_committed
@@ -174,6 +175,7 @@ class SplitWriter:
         cuts: Cuts | None = None,
         sidecars: Mapping[str, str] | None = None,
         list_shards: bool = False,
+        replaced_files: ReplacedFiles = "move",
     ) -> list[WriteResult]:
         """Write records and commit them; return the result of each split.
 
@@ -186,6 +188,7 @@ class SplitWriter:
             sidecars: Content of further sidecar files, by name.
             list_shards: Whether to write datum's ``shard_info.json``. If the dataset has that
                 file, it is always updated.
+            replaced_files: What to do with the files of the replaced version. A URL keeps them.
         """
         self.progress = progress
         splits = [
@@ -197,6 +200,7 @@ class SplitWriter:
             {**_sidecars(features), **(sidecars or {})},
             list_shards,
             _supervised_keys(features, classes.label),
+            replaced_files if self.remote is None else "keep",
         )
         return [
             WriteResult(
@@ -212,9 +216,21 @@ class SplitWriter:
                 seconds=time.perf_counter() - self._started,
                 replaced=split.target.old_shards(),
                 kept_splits=self._kept_splits(),
+                notes=self._notes() if split is splits[0] else (),
             )
             for split in splits
         ]
+
+    def _notes(self) -> tuple[str, ...]:
+        """Return the note of shards that patterns of other readers find beside the new ones."""
+        old = sum(len(each.old_shards()) for each in self.targets)
+        if self.remote is None or not old:
+            return ()
+        return (
+            f"{count_of(old, 'shard')} of the replaced version kept beside the new ones, where "
+            "patterns such as *.tfrecord* match both; run covey.repair, or `covey repair "
+            f"{shown(self._path)}`, to delete them",
+        )
 
     def _kept_splits(self) -> tuple[str, ...]:
         """Return the splits of the dataset that are not written."""
@@ -290,6 +306,7 @@ class SplitWriter:
         sidecars: Mapping[str, str],
         list_shards: bool,
         supervised_keys: tuple[str, str] | None,
+        replaced_files: ReplacedFiles,
     ) -> None:
         target = self.target
         has_list = list_shards or (target.directory / SHARD_INFO_FILE).exists()
@@ -308,6 +325,7 @@ class SplitWriter:
             version=target.version,
             description=self._options.description,
             supervised_keys=supervised_keys,
+            replaced_files=replaced_files,
         )
 
         def check() -> None:

@@ -205,17 +205,23 @@ def write(
         if chosen is not None:
             raise DatasetError(option="engine", found=engine, allowed="omitted with part=")
         result = write_part(target, part, options, joined, parts, storage_options, progress)
-        return replace(result, seconds=time.perf_counter() - started, notes=notes)
+        return _finish(result, started, notes)
     call = _WriteCall(options, joined, parts, progress, chosen)
     committed = False
     try:
         result = call.run(target, storage_options)
         committed = True
-        return replace(result, seconds=time.perf_counter() - started, notes=notes)
+        return _finish(result, started, notes)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # it reports whether the split was written
             raise
         raise interrupted(shown(target), first, committed) from interrupt
+
+
+def _finish(result: WriteResult, started: float, notes: tuple[str, ...]) -> WriteResult:
+    """Return a result with the time since `started`, and with the notes of the source first."""
+    seconds = time.perf_counter() - started
+    return replace(result, seconds=seconds, notes=(*notes, *result.notes))
 
 
 @dataclass(frozen=True)
