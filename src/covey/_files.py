@@ -18,6 +18,11 @@ from covey.untrusted import MAX_METADATA_BYTES
 _TEMPORARY = re.compile(r"\.covey-[0-9a-f]{16}\.tmp")
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a file or directory has no data: ``.git``; ``__MACOSX`` of a ZIP file."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def temporary_name() -> str:
     """Return a name for a file or directory that a killed writer may leave behind."""
     return f".covey-{secrets.token_hex(8)}.tmp"

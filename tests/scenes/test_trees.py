@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,14 @@ def classes_of(source):
     """Return the class of each image by its file name."""
     return {key: example["label"] for key, example in source.examples}
 
+
+def table(path, rows, header="x,label"):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(path).write_text("".join(f"{row}\n" for row in (header, *rows)))
+    return path
+
+
+ROWS = ["1,owl", "2,wren", "3,owl", "4,jay"]
 
 GROCERIES = [
     f"{split}/{name}"
@@ -399,7 +408,7 @@ def test_split_without_valid_examples():
 
 
 def test_options_of_a_path_in_python(capsys):
-    put("train/owl", "val/owl", "extra")
+    put("train/owl", "train/jay", "val/owl", "extra")
     with pytest.raises(SourceError) as caught:
         covey.write("photos", "data", progress=False)
     assert "pass splits='train,val'" in caught.value.remedy
@@ -410,7 +419,7 @@ def test_options_of_a_path_in_python(capsys):
     result = covey.write(
         "photos", "one", kind="image directory", splits=[], class_from="last", progress=False
     )
-    assert (result.notes, result.classes) == ((), {"owl": 4, "extra": 2})
+    assert (result.notes, result.classes) == ((), {"owl": 4, "jay": 2, "extra": 2})
 
 
 TREES = {
@@ -460,7 +469,7 @@ def test_options_of_a_path_are_refused_for_examples(option, value):
 
 
 def test_split_written_under_another_name(capsys):
-    put("train/owl", "val/owl")
+    put("train/owl", "val/owl", "val/jay")
     assert covey_write("photos", "cli", "--split", "valid") == 0
     note = "split 'val' of the source is written as 'valid'"
     assert f"note: {note}" in capsys.readouterr().out
@@ -561,3 +570,126 @@ def test_splits_of_an_earlier_write_are_reported(capsys):
     assert "note: 2 other splits of an earlier write, " in capsys.readouterr().out
     result = covey.write("photos", "out", split="val", mode="overwrite", progress=False)
     assert sorted(result.kept_splits) == ["test", "train"]
+
+
+# Notes: lines of the result, and of the output of the command.
+
+
+def notes_of(capsys, source, **options):
+    """Write a source with covey.write, as parts, and with the command; return the notes."""
+    for target in ("data", "printed", "parts", "quiet"):
+        shutil.rmtree(target, ignore_errors=True)
+    written = covey.write(source, "data", progress=False, **options)
+    assert all(note in str(written) for note in written.notes)
+    arguments = [each for name, value in options.items() for each in (f"--{name}", value)]
+    arguments = [each.replace("_", "-") if each[0] == "-" else each for each in arguments]
+    capsys.readouterr()
+    assert main(["write", source, "printed", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    printed = [line for line in lines if line.startswith("note: ") and " only: " not in line]
+    assert printed == [f"note: {note}" for note in written.notes]
+    covey.write(source, "parts", part="1/1", progress=False, **options)
+    assert {*covey.commit("parts", progress=False).notes} <= {*written.notes}
+    assert main(["write", source, "quiet", "--quiet", *arguments]) == 0
+    assert capsys.readouterr().out == ""
+    return written.notes
+
+
+SPLIT_NOTE = (
+    "feature 'split' does not divide the examples; split_by='split' (--split-by split) writes a "
+    "split for each of its values"
+)
+
+
+def test_column_with_names_of_splits(capsys):
+    rows = [f"{row},{split}" for row in ROWS for split in ("train", "test")]
+    source = table("tables/birds.csv", rows, "x,label,split")
+    assert notes_of(capsys, source) == (SPLIT_NOTE,)
+    assert notes_of(capsys, source, split_by="split") == ()
+    assert notes_of(capsys, source, label="split") == ()
+    columns = {"x": [1, 2], "label": ["owl", "jay"], "split": ["train", "test"]}
+    items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for examples in (columns, items):
+        assert covey.write(examples, "more", mode="overwrite", progress=False).notes == (
+            SPLIT_NOTE,
+        )
+    floats = {**columns, "split": [0.5, 1.5]}
+    assert covey.write(floats, "floats", progress=False).notes == ()
+    # A source that has splits.
+    for name in ("train", "test"):
+        table(f"splits/{name}.csv", [f"{row},{name}" for row in ROWS], "x,label,split")
+    assert notes_of(capsys, "splits") == ()
+
+
+def test_one_class_only(capsys):
+    source = table("tables/birds.csv", ["1,owl", "2,owl"])
+    assert notes_of(capsys, source) == ("all examples have the class 'owl' of 'label'",)
+    for name in ("train", "test"):
+        table(f"splits/{name}.csv", ["1,0", "2,0"])
+    assert notes_of(capsys, "splits") == ("all examples have the class '0' of 'label'",)
+    table("splits/test.csv", ["1,1", "2,1"])
+    assert notes_of(capsys, "splits") == ()
+
+
+def test_files_that_are_read_as_one_split(capsys):
+    for name in ("train", "train_old", "test"):
+        table(f"tables/{name}.csv", ROWS)
+    assert notes_of(capsys, "tables") == (
+        "2 files are read as split 'train': 'train.csv', 'train_old.csv'",
+    )
+    table("tables/extra.csv", ROWS)
+    assert notes_of(capsys, "tables") == (
+        "4 files are read as one split: 'extra.csv', 'test.csv', 'train.csv', 'train_old.csv'",
+    )
+    for number in range(12):
+        table(f"shards/birds-{number:05}-of-00012-{number:x}a7f.csv", ROWS)
+        table(f"split_parts/train_{number}.csv", ROWS)
+        table(f"split_parts/test_{number}.csv", ROWS)
+    assert notes_of(capsys, "shards") == ()
+    assert notes_of(capsys, "split_parts") == ()
+
+
+def test_images_that_no_row_lists(capsys):
+    put("pics/more", "__MACOSX/pics", ".cache", root="photos")
+    put("pics", root="photos", count=5)
+    table("photos/metadata.csv", ["pics/0.gif,owl", "./pics/1.gif,jay"], "file_name,label")
+    listed = "'pics/2.gif', 'pics/3.gif', 'pics/4.gif'"
+    assert notes_of(capsys, "photos") == (
+        f"5 images in no row of 'metadata.csv': {listed} and 2 more",
+    )
+    # Only directories of images that the table lists, which may be in a directory of anything.
+    assert notes_of(capsys, "photos/metadata.csv") == (
+        f"3 images in no row of 'metadata.csv': {listed}",
+    )
+    os.rename("photos/metadata.csv", "photos/train.csv")
+    table("photos/test.csv", ["pics/2.gif,owl", "pics/3.gif,jay"], "file_name,label")
+    assert notes_of(capsys, "photos") == (
+        "3 images in no row of 'test.csv', 'train.csv': 'pics/4.gif', 'pics/more/0.gif', "
+        "'pics/more/1.gif'",
+    )
+    rows = [f"pics/{name}.gif,owl{n}" for n, name in enumerate(("4", "more/0", "more/1"))]
+    table("photos/val.csv", rows, "file_name,label")
+    assert notes_of(capsys, "photos") == ()
+
+
+def test_directories_without_data(capsys):
+    """Those of ZIP files of macOS, and hidden ones, are no part of a tree, nor of a message."""
+    put("train/owl", "train/jay", "test/owl")
+    put("__MACOSX/train/owl", "__MACOSX", "train/__MACOSX/owl", ".git/train")
+    assert notes_of(capsys, "photos") == ()
+    assert sorted(open_splits("photos")) == ["test", "train"]
+    put("extra/owl")
+    for source in ("photos", "photos/test"):
+        with pytest.raises(SourceError) as caught:
+            open_splits(source, kind="CSV") if source == "photos" else open_splits("photos")
+        assert "MACOSX" not in str(caught.value)
+        assert ".git" not in str(caught.value)
+    with pytest.raises(DatasetError) as caught:
+        covey.open("photos")
+    assert "MACOSX" not in str(caught.value)
+    os.makedirs("records/__MACOSX")
+    write = covey.RecordWriter
+    for path in ("records/a.tfrecord", "records/__MACOSX/b.tfrecord"):
+        with write(path) as writer:
+            writer.write(covey.Features({"x": "int64"}).encode({"x": 1}))
+    assert len(covey.open("records", progress=False)) == 1

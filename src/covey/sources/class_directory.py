@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from covey._files import is_hidden
 from covey.errors import SourceError
 from covey.schema import ClassLabel, Feature, Features, Tensor
 from covey.sources.registry import ProbedPath
@@ -96,7 +97,7 @@ def _walk(
     # The target of the first link is read even if it was before: a class may be a link to another.
     below_link = below_link or bool(prefix and os.path.islink(directory))
     with os.scandir(directory) as entries:
-        visible = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+        visible = sorted((e for e in entries if not is_hidden(e.name)), key=lambda e: e.name)
     for entry in visible:
         if entry.is_dir():
             inner = f"{prefix}{entry.name}/"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
+from covey._files import is_hidden
+from covey._text import count_of
 from covey.errors import FormatError, SourceError
 from covey.labels import find_label_name
 from covey.schema import Features, Image
+from covey.sources.class_directory import walk_files
 from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
 from covey.sources.images import EXTENSIONS, is_image, read_image
 from covey.sources.registry import ProbedPath, read_head, register
@@ -21,6 +24,7 @@ from covey.sources.source import (
     Source,
     SourceOptions,
     SourceSplits,
+    add_notes,
     as_source_error,
     check_label,
     list_names,
@@ -188,7 +192,35 @@ def open_image_table(probed: ProbedPath, options: SourceOptions) -> Source | Sou
             f"found {probed.describe()}, but no CSV or TSV file with a column of image paths, "
             "relative to the file or to a directory beside it",
         )
-    return open_split_files(list(listings), partial(_open_tables, probed.path, listings, options))
+    opened = open_split_files(list(listings), partial(_open_tables, probed.path, listings, options))
+    return add_notes(opened, *_unlisted_notes(list(listings.values())))
+
+
+def _unlisted_notes(listings: Sequence[_Listing]) -> Iterator[str]:
+    """Yield the note of images that no row lists."""
+    listed: set[str] = set()
+    for each in listings:
+        paths = (_path_of(row, each.column) for row in each.table.rows())
+        listed.update(os.path.join(each.directory, path) for path in paths if path)
+    listed = set(map(os.path.normpath, listed))
+    # A table that the caller named may be in a directory with any other files.
+    is_named = not listings[0].confined
+    directories = set(map(os.path.dirname, listed)) if is_named else {listings[0].directory}
+    found = {
+        os.path.normpath(os.path.join(directory, name))
+        for directory in directories
+        if os.path.isdir(directory)
+        for name in (os.listdir(directory) if is_named else walk_files(directory, _has_extension))
+        if _has_extension(name)
+    }
+    unlisted = sorted(os.path.relpath(path, listings[0].directory) for path in found - listed)
+    if unlisted:
+        tables = list_names([os.path.basename(each.table.path) for each in listings])
+        yield f"{count_of(len(unlisted), 'image')} in no row of {tables}: {list_names(unlisted, 3)}"
+
+
+def _has_extension(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in EXTENSIONS and not is_hidden(os.path.basename(path))
 
 
 def _open_tables(

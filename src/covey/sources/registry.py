@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from covey._files import is_hidden
 from covey.errors import CoveyError, SourceError
 from covey.sources.source import (
     Source,
@@ -64,7 +65,7 @@ class ProbedPath:
         try:
             if os.path.isdir(path):
                 with os.scandir(path) as entries:
-                    inside = sorted(entry.path for entry in entries if entry.name[0] != ".")
+                    inside = sorted(entry.path for entry in entries if not is_hidden(entry.name))
                 directories = tuple(each for each in inside if os.path.isdir(each))
                 files = tuple(each for each in inside if os.path.isfile(each))
                 return cls(path, files=files, directories=directories, is_file=False)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import abc
+import itertools
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
@@ -14,6 +17,9 @@ from covey.errors import list_names as list_names
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
+
+# A number in a file name, or a checksum.
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 Key = str | int
 Item = tuple[Key, dict[str, Any]] | SourceError
@@ -282,5 +288,19 @@ def open_split_files(
     for file in files:
         by_split.setdefault(split_of_file(file) or "", []).append(file)
     if len(by_split) < 2 or "" in by_split:
-        return open_files(list(files))
-    return SourceSplits({split: partial(open_files, each) for split, each in by_split.items()})
+        return add_notes(open_files(list(files)), *_joining_notes("", files))
+    notes = itertools.chain(*(_joining_notes(split, each) for split, each in by_split.items()))
+    openers = {split: partial(open_files, each) for split, each in by_split.items()}
+    return SourceSplits(openers, notes=tuple(notes))
+
+
+def _joining_notes(split: str, files: Sequence[str]) -> Iterator[str]:
+    """Yield the note of files that are read as one split, unless their names only number them.
+
+    >>> list(_joining_notes("", ["train-0.csv", "train-1.csv"]))
+    []
+    """
+    if len({_NUMBER.sub("", os.path.basename(file)) for file in files}) > 1:
+        name = f"split {split!r}" if split else "one split"
+        names = list_names([os.path.basename(file) for file in files], 5)
+        yield f"{len(files):,} files are read as {name}: {names}"

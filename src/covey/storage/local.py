@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from covey._core import crc32c
-from covey._files import link_or_copy, remove_any, replacing, sync
+from covey._files import is_hidden, link_or_copy, remove_any, replacing, sync
 from covey._locks import locked_directory, remove_unlocked
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
@@ -218,7 +218,7 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
         directory: The directory.
         depth: The number of directory levels. None for all of them: each directory is read once, by
             its path without links if it has one.
-        hidden: Whether names that begin with a dot are included.
+        hidden: Whether hidden files and directories are included.
     """
     visited: set[tuple[int, int]] = set()
     waiting, links = [(0, "")], list[tuple[int, str]]()
@@ -233,7 +233,7 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
             visited.add(identity)
             with os.scandir(os.path.join(directory, inner)) as entries:
                 for entry in entries:
-                    if entry.name.startswith(".") and not hidden:
+                    if is_hidden(entry.name) and not hidden:
                         continue
                     name = os.path.join(inner, entry.name)
                     if _is_true(entry.is_file):

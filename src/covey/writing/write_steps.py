@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from covey._progress import Progress
-from covey.errors import DatasetError, list_names
+from covey.errors import DatasetError, list_names, shorten
 from covey.labels import AUTO
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
@@ -123,7 +123,26 @@ def write_ordered(
         replace(result, skipped=tuple(_locate(record, each) for record in records))
         for result, records, each in zip(results, skipped, of_splits, strict=False)
     )
-    return replace(first, others=tuple(others))
+    notes = _notes([first, *others], options, inputs)
+    return replace(first, others=tuple(others), notes=(*first.notes, *notes))
+
+
+def _notes(
+    results: Sequence[WriteResult], options: WriteOptions, inputs: Sequence[Input]
+) -> Iterator[str]:
+    """Yield notes of what a split or a label may not be meant to be."""
+    classes = {name for each in results for name in each.classes}
+    if len(classes) == 1:
+        yield f"all examples have the class {shorten(str(*classes))!r} of {results[0].label!r}"
+    if len(inputs) > 1 or options.split_by is not None:
+        return
+    for name, feature in results[0].features.items():
+        is_value = isinstance(feature, ClassLabel) or feature in (Tensor("str"), Tensor("int64"))
+        if name.lower() == "split" and is_value and name != results[0].label:
+            yield (
+                f"feature {name!r} does not divide the examples; split_by={name!r} "
+                f"(--split-by {name}) writes a split for each of its values"
+            )
 
 
 def _locate(skipped: SkippedRecord, examples: Input) -> SkippedRecord:
