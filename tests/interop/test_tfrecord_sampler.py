@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from opened import opened, put
 from sampled import is_fair
-from written import files, write
+from written import files, restore_replaced, write
 
 import covey
 from covey.errors import CoveyError, DatasetError
@@ -137,13 +137,17 @@ def test_only_the_matching_shards_are_indexed(shuffled):
 def test_files_of_a_replaced_version_are_omitted(dataset, suffix):
     new = range(COUNT, 2 * COUNT)
     write(map(example, new), dataset, features=FEATURES, label="label", shards=2, mode="overwrite")
-    assert len(list(dataset.glob(suffix))) >= SHARDS + 2
-    batches = TFRecordDatasetSampler(dataset, parse, 1, CLASSES, shard_suffix=suffix)
-    assert sorted(chain(*steps(batches, EACH))) == list(new)
+    for _ in range(2):
+        batches = TFRecordDatasetSampler(dataset, parse, 1, CLASSES, shard_suffix=suffix)
+        assert sorted(chain(*steps(batches, EACH))) == list(new)
+        if (dataset / ".covey-old").exists():
+            restore_replaced(dataset)
+            assert len(list(dataset.glob(suffix))) >= SHARDS + 2
 
 
 def test_pattern_of_a_replaced_version(dataset):
     write([example(0)], dataset, features=FEATURES, label="label", mode="overwrite")
+    restore_replaced(dataset)
     with pytest.raises(DatasetError, match="a version that was replaced") as caught:
         TFRecordDatasetSampler(dataset, parse, 1, 1, shard_suffix="birds-train.tfrecord-*")
     assert caught.value.path.startswith(str(dataset / "birds-train.tfrecord-"))

@@ -617,7 +617,8 @@ def test_the_main_process_is_killed(tmp_path, point):
     if count == 100:
         assert digests(tmp_path / "data") == old
     write(Squares(60), tmp_path / "data" / "birds", mode="overwrite", engine=ThreadEngine())
-    assert not [path for path in (tmp_path / "data" / "birds").iterdir() if path.name[0] == "."]
+    hidden = {path.name for path in (tmp_path / "data" / "birds").glob(".*")}
+    assert hidden == {".covey-old"}
     assert covey.verify(tmp_path / "data" / "birds", progress=False).is_valid
 
 

@@ -36,6 +36,7 @@ from covey.filenames import (
     LABELS_SUFFIX,
     OLD_DIRECTORY,
     SHARD_INFO_FILE,
+    has_token,
     is_record_file,
     is_sidecar,
     is_staging,
@@ -167,8 +168,10 @@ def _complete_or_undo(directory: Path, staging: Path) -> None:
         return
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            found, staged = os.lstat(directory / name), os.lstat(staging / name)
-            if stat.S_ISREG(found.st_mode) and os.path.samestat(found, staged):
+            found = os.lstat(directory / name)
+            if has_token(name) and not os.path.lexists(staging / name):
+                unlink_file(directory / name)  # renamed, on a file system without hard links
+            elif stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.lstat(staging / name)):
                 os.unlink(directory / name)
 
 
