@@ -39,9 +39,6 @@ SIDES: dict[str, Start] = {
     'covey, `to_torch(device="cuda", layout="NCHW")`': lambda: covey_batches(
         device=DEVICE, layout="NCHW"
     ),
-    'covey, the same, `decode="gpu"`': lambda: covey_batches(
-        device=DEVICE, layout="NCHW", decode="gpu"
-    ),
     "covey, `to_torch(pin_memory=True)`": lambda: covey_batches(pin_memory=True),
     "DataLoader, simplejpeg": lambda: loaders.simplejpeg_batches(True),
     "DataLoader, simplejpeg, into shared memory": lambda: loaders.shared_batches(True),

@@ -91,10 +91,6 @@ std::optional<ImageHeader> read_jpeg(Bytes data) noexcept {
       has_exif = true;
       header.orientation = read_exif(segment);
     }
-    // APP14 of Adobe ends with the color transform; 0 is none.
-    if (marker == 0xee && segment.size() >= 12 && starts_with(segment, "Adobe")) {
-      header.is_rgb |= segment.begin[11] == 0;
-    }
     // SOF0 to SOF15, except DHT and DAC.
     if (marker > 0xcf || marker == 0xc4 || marker == 0xcc) continue;
     if (has_frame || segment.size() < 6) return std::nullopt;
@@ -108,7 +104,6 @@ std::optional<ImageHeader> read_jpeg(Bytes data) noexcept {
         header.bits > 16 || header.height == 0 || header.width == 0) {
       return std::nullopt;
     }
-    header.is_rgb |= header.channels == 3 && segment.begin[6] == 'R';  // the name of a component
   }
 }
 

@@ -25,8 +25,6 @@ struct ImageHeader {
   std::uint8_t bits = 0;
   // 1 to 8 as in EXIF; 1 if the image has no valid orientation. It is not applied to the size.
   std::uint8_t orientation = 1;
-  // Whether a JPEG of three channels may be RGB rather than YCbCr.
-  bool is_rgb = false;
 };
 
 // Reads the header of a JPEG, PNG, GIF, BMP or WebP image. Returns nothing if the bytes are not

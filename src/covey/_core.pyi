@@ -113,11 +113,6 @@ def image_header(data: Buffer) -> tuple[str, int, int, int, int, int] | None:
     Return (format, height, width, channels, bits, EXIF orientation) of an encoded image, or None if the bytes are not a JPEG, PNG, GIF, BMP or WebP image.
     """
 
-def jpeg_shapes(values: Buffer, offsets: NDArray[int64]) -> NDArray[int64]:
-    """
-    Return height, width and channels of each image, concatenated; 0 if it is not a JPEG of 8 bits, grayscale or YCbCr.
-    """
-
 class ImageSurvey:
     """Statistics of the encoded images of records, by key."""
 

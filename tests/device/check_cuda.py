@@ -2,14 +2,13 @@
 
     python tests/device/check_cuda.py [names of checks]
 
-It needs torch with CUDA; torchvision and Pillow for the checks of decoding, JAX for those of JAX.
+It needs torch with CUDA, and JAX for the check of JAX.
 Each check prints a line; the exit status is the number of checks that failed.
 """
 
 from __future__ import annotations
 
 import gc
-import io
 import itertools
 import sys
 import tempfile
@@ -223,72 +222,6 @@ def check_resident_memory():
     finally:
         torch.cuda.mem_get_info = free
     raise AssertionError("was not refused")
-
-
-def photos():
-    """Return a dataset of JPEGs of several sizes, with some PNGs."""
-    from PIL import Image, ImageFilter
-
-    directory = DIRECTORY / "photos"
-    if not directory.exists():
-        rng = np.random.default_rng(0)
-
-        def encode(number):
-            height, width = (int(n) for n in rng.integers(150, 400, 2))
-            noise = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
-            image = noise.filter(ImageFilter.GaussianBlur(4))
-            out = io.BytesIO()
-            kind = "PNG" if number % 20 == 0 else "JPEG"
-            options = {"quality": 92, "progressive": number % 7 == 0} if kind == "JPEG" else {}
-            (image.convert("L") if number % 11 == 0 else image).save(out, kind, **options)
-            return out.getvalue()
-
-        examples = ({"image": encode(n), "label": n % 16} for n in range(480))
-        features = {"image": covey.Image((None, None, 3)), "label": "int64"}
-        covey.write(examples, directory, split="train", label="label", features=features,
-                    progress=False)  # fmt: skip
-    return covey.open(directory, split="train")
-
-
-def check_decode():
-    """Images that the GPU decodes and resizes: at most 2 levels off on average, 16 at any pixel."""
-    ds, worst, mean = photos(), 0, 0.0
-    plain = ds.batches(8, 8, seed=2, image_size=(160, 224))
-    batches = ds.batches(8, 8, seed=2, image_size=(160, 224)).to_torch(device="cuda", decode="gpu")
-    for (x, y), (array, labels) in zip(batches, plain, strict=True):
-        assert x.is_cuda
-        assert y.tolist() == labels.tolist()
-        levels = np.abs(x.cpu().numpy().astype(int) - array.astype(int))
-        worst, mean = max(worst, int(levels.max())), max(mean, float(levels.mean()))
-    assert mean <= 2, (mean, worst)
-    assert worst <= 16, (mean, worst)
-    return f"mean {mean:.3f}, at most {worst} levels"
-
-
-def check_decode_kept():
-    """Decoded batches that are kept, and dropped under a busy GPU, are those of a slow loop."""
-    ds = photos()
-
-    def make(**options):
-        loader = ds.batches(8, 8, seed=2, image_size=(96, 96), steps_per_epoch=40)
-        return loader.to_torch(device="cuda", decode="gpu", **options)
-
-    slow = []
-    for x, _ in make():
-        torch.cuda.synchronize()
-        slow.append(x.cpu())
-    fast = []
-    for x, _ in make():
-        busy(1)
-        fast.append(x.clone())
-    assert all(torch.equal(a.cpu(), b) for a, b in zip(fast, slow, strict=True))
-    kept = list(make())
-    assert all(torch.equal(a.cpu(), b) for (a, _), b in zip(kept, slow, strict=True))
-    resident = make(resident=True)
-    levels = [
-        (x.cpu().int() - b.int()).abs().max() for (x, _), b in zip(resident, slow, strict=True)
-    ]
-    assert max(levels) <= 1
 
 
 def check_jax():

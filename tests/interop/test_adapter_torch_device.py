@@ -456,7 +456,6 @@ def test_normalization_within_the_documented_error(channels, kind):
         ({"device": "meta"}, "device"),
         ({"device": "cuda:99"}, "device"),
         ({"device": 1.5}, "device"),
-        ({"decode": "nvjpeg"}, "decode"),
     ],
 )
 def test_invalid_options(ds, options, option):
@@ -467,7 +466,7 @@ def test_invalid_options(ds, options, option):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("layout", "NCHW"), ("dtype", "float32"), ("mean", 0.5), ("std", 0.5), ("decode", "gpu"),
+    [("layout", "NCHW"), ("dtype", "float32"), ("mean", 0.5), ("std", 0.5),
      ("resident", True)],
 )  # fmt: skip
 def test_options_that_require_a_device(ds, option, value):

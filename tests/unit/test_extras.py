@@ -27,7 +27,6 @@ MODULES = {
     "keras": ["adapters/keras.py"],
     "tfds": ["samplers/tfds.py"],
     "torch": ["adapters/torch"],
-    "gpu": ["adapters/torch/decode.py"],
     "jax": ["adapters/jax.py"],
     "ray": ["adapters/ray"],
     "remote": ["storage"],
@@ -53,8 +52,6 @@ INDIRECT = {
 OTHER_EXTRA = {
     "images": {"simplejpeg"},
     "keras": {"tf_keras"},
-    "torch": {"torchvision"},
-    "gpu": {"torch"},
 }
 
 

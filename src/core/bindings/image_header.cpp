@@ -51,28 +51,6 @@ void register_image_header(nb::module_& m) {
       nb::sig("def image_header(data: Buffer) -> tuple[str, int, int, int, int, int] | None"),
       "Return (format, height, width, channels, bits, EXIF orientation) of an encoded image, or "
       "None if the bytes are not a JPEG, PNG, GIF, BMP or WebP image.");
-  m.def(
-      "jpeg_shapes",
-      [](nb::handle values, ArrayArg<std::int64_t> offsets) {
-        const View data(values);
-        const std::size_t rows = check_offsets(offsets, data.size());
-        Buffer<std::int64_t> shapes;
-        for (std::size_t i = 0; i < rows; ++i) {
-          const auto header =
-              read_image_header({data.data() + offsets(i), data.data() + offsets(i + 1)});
-          const bool is_known = header && header->format == ImageFormat::jpeg &&
-                                header->bits == 8 && header->channels != 4 &&
-                                !(header->channels == 3 && header->is_rgb);
-          shapes.push_back(is_known ? header->height : 0);
-          shapes.push_back(is_known ? header->width : 0);
-          shapes.push_back(is_known ? header->channels : 0);
-        }
-        return to_numpy(std::move(shapes));
-      },
-      nb::arg("values"), nb::arg("offsets"),
-      nb::sig("def jpeg_shapes(values: Buffer, offsets: NDArray[int64]) -> NDArray[int64]"),
-      "Return height, width and channels of each image, concatenated; 0 if it is not a JPEG of 8 "
-      "bits, grayscale or YCbCr.");
   nb::class_<ImageSurvey>(m, "ImageSurvey", "Statistics of the encoded images of records, by key.")
       .def(nb::init<std::vector<std::string>>(), nb::arg("keys"),
            nb::sig("def __init__(self, keys: Sequence[str]) -> None"))

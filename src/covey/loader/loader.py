@@ -285,7 +285,6 @@ class Loader:
         dtype: Any = None,
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
-        decode: Literal["cpu", "gpu"] = "cpu",
         resident: bool = False,
         **dataloader_options: Any,
     ) -> BatchDataLoader:
@@ -297,7 +296,6 @@ class Loader:
             dtype=dtype,
             mean=mean,
             std=std,
-            decode=decode,
             resident=resident,
             **dataloader_options,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 try:
     import torch  # noqa: F401
@@ -20,7 +20,6 @@ from covey.adapters.torch.dataloader import (
     StepSampler,
     make_dataloader,
 )
-from covey.adapters.torch.decode import find_decoder
 from covey.adapters.torch.device import DeviceOptions
 from covey.adapters.torch.resident import ResidentDataLoader, ResidentSplit
 from covey.adapters.torch.samplers import (
@@ -59,7 +58,6 @@ def to_torch(
     dtype: Any = None,
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
-    decode: Literal["cpu", "gpu"] = "cpu",
     resident: bool = False,
     **dataloader_options: Any,
 ) -> BatchDataLoader:
@@ -73,7 +71,7 @@ def to_torch(
 
     With `device`, a thread copies batches to it before they are requested. Copies to a GPU are made
     from pinned memory, on a stream of their own; the current stream waits for a batch when it is
-    returned. `layout`, `dtype`, `mean`, `std`, `decode` and `resident` require `device`. The first
+    returned. `layout`, `dtype`, `mean`, `std` and `resident` require `device`. The first
     four apply to the tensors of a batch that have four dimensions (rows, height, width, channels)
     and are of uint8, uint16 or floats; other tensors are only copied.
 
@@ -90,10 +88,6 @@ def to_torch(
             ``(x / 255 - mean) / std`` (65535 for uint16), computed in float32. It
             differs from torchvision by less than ``2**-22 * (1 + abs(mean)) / std``.
         std: Standard deviation of each channel.
-        decode: ``"gpu"`` decodes JPEGs with torchvision on the device, and resizes them there to
-            the `image_size` of the loader. Other images, and JPEGs in other color spaces than YCbCr
-            and grayscale, are decoded on the CPU. Pixels differ by some levels from those of
-            ``"cpu"``.
         resident: Decode all examples that can be drawn now, store them on the device, and gather
             batches there.
         dataloader_options: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
@@ -101,7 +95,7 @@ def to_torch(
 
     Raises:
         PlanError: If buffers are reused, an option is invalid or determined by the batches, or the
-            batches cannot be decoded or stored on the device.
+            batches cannot be stored on the device.
 
     >>> import covey
     >>> birds = ({"size": n, "species": n % 3} for n in range(30))
@@ -124,17 +118,13 @@ def to_torch(
                 found=dataloader_options[option],
                 allowed="omitted",
             )
-    if decode not in ("cpu", "gpu"):
-        raise PlanError(option="decode", found=decode, choices=("cpu", "gpu"))
     images = ImageConversion(layout, dtype, mean, std)
     if device is None:
-        _check_device_options(images, decode, resident)
+        _check_device_options(images, resident)
         return make_dataloader(loader, **dataloader_options)
     options = DeviceOptions(device, images)
-    if decode == "gpu":
-        find_decoder(options.device)
     if not resident:
-        return make_dataloader(loader, options, decode == "gpu", **dataloader_options)
+        return make_dataloader(loader, options, **dataloader_options)
     for option, found in dataloader_options.items():
         raise PlanError(
             "batches are gathered on the device, with resident=True",
@@ -144,18 +134,17 @@ def to_torch(
         )
     batches = make_dataloader(loader, options, kind=ResidentDataLoader)
     assert isinstance(batches, ResidentDataLoader)
-    batches.split = ResidentSplit(loader, options, is_encoded=decode == "gpu")
+    batches.split = ResidentSplit(loader, options)
     return batches
 
 
-def _check_device_options(images: ImageConversion, decode: str, resident: bool) -> None:
+def _check_device_options(images: ImageConversion, resident: bool) -> None:
     """Raise PlanError if an option that requires a device is given."""
     given = {
         "layout": images.layout if images.layout != "NHWC" else None,
         "dtype": images.dtype,
         "mean": images.mean,
         "std": images.std,
-        "decode": decode if decode != "cpu" else None,
         "resident": resident or None,
     }
     for option, found in given.items():
@@ -164,7 +153,5 @@ def _check_device_options(images: ImageConversion, decode: str, resident: bool) 
                 option=option,
                 found=found,
                 allowed="omitted without device=",
-                remedy="pass device='cuda'"
-                if option == "decode"
-                else "pass device='cpu', or another device=",
+                remedy="pass device='cpu', or another device=",
             )

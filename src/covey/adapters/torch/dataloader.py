@@ -11,18 +11,13 @@ With ``device=``, a thread of the main process copies the tensors to the device 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
 
 from covey.adapters import convert
 from covey.adapters.step_reader import StepReader
-from covey.adapters.torch.decode import (
-    EncodedBatch,
-    ImageDecoder,
-    encoded_loader,
-    leave_encoded,
-)
 from covey.adapters.torch.device import DeviceCopier, DeviceOptions, pinned_empty
 from covey.adapters.torch.prefetch import STOP_TIMEOUT_S, DevicePrefetcher
 from covey.adapters.torch.samplers import EpochIterator, EpochSampler, EpochSteps, find_rank
@@ -54,15 +49,11 @@ class StepDataset(Dataset[Any]):
     Args:
         loader: The loader; its position does not change.
         is_pinned: Whether native threads of the main process write into pinned memory.
-        is_encoded: Whether an item is an :class:`EncodedBatch`.
     """
 
-    def __init__(
-        self, loader: Loader, *, is_pinned: bool = False, is_encoded: bool = False
-    ) -> None:
+    def __init__(self, loader: Loader, *, is_pinned: bool = False) -> None:
         self._loader = loader.copy(allocate=pinned_empty if is_pinned else None)
         self._is_pinned = is_pinned
-        self._is_encoded = is_encoded
         self._weights: Sequence[Any] = states.save_weights(loader.plan)
         self._reader: StepReader | None = None
 
@@ -78,13 +69,7 @@ class StepDataset(Dataset[Any]):
             if self._reader is None:
                 self._reader = StepReader(self._loader)
             batch, to_tensor = self._reader.read(request.batch), tensor
-        if self._is_encoded:
-            return EncodedBatch(convert(batch, leave_encoded), request)
         return convert(batch, to_tensor)
-
-    def build(self, request: BatchRequest) -> Any:
-        """Return a batch as tensors, built in the calling thread."""
-        return convert(self._build(self._prepare(request)), tensor)
 
     def _build(self, request: BatchRequest) -> Any:
         return BatchBuilder(self._loader.format, self._loader.plan, request.batch)(0)
@@ -109,11 +94,7 @@ class StepDataset(Dataset[Any]):
             self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _dataset, (self._loader, self._is_pinned, self._is_encoded)
-
-
-def _dataset(loader: Loader, is_pinned: bool, is_encoded: bool) -> StepDataset:
-    return StepDataset(loader, is_pinned=is_pinned, is_encoded=is_encoded)
+        return partial(StepDataset, is_pinned=self._is_pinned), (self._loader,)
 
 
 class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
@@ -233,8 +214,6 @@ class BatchDataLoader(DataLoader[Any]):
 
     device_options: DeviceOptions | None = None
     """The device that batches are copied to; None leaves them where they are."""
-    decoder: ImageDecoder | None = None
-    """Decodes images on the device; None if the loader decodes them."""
 
     def __iter__(self) -> Any:
         """Iterate over the next epoch, which begins with the first batch that is requested."""
@@ -247,7 +226,7 @@ class BatchDataLoader(DataLoader[Any]):
 
     def _prefetch(self) -> DevicePrefetcher:
         assert self.device_options is not None
-        copier = DeviceCopier(self.device_options, self.decoder)
+        copier = DeviceCopier(self.device_options)
         return DevicePrefetcher(super().__iter__(), copier)
 
     def set_epoch(self, epoch: int) -> None:
@@ -398,7 +377,6 @@ class DeviceIterator(CountingIterator):
 def make_dataloader(
     loader: Loader,
     options: DeviceOptions | None = None,
-    is_encoded: bool = False,
     kind: type[BatchDataLoader] = BatchDataLoader,
     **dataloader_options: Any,
 ) -> BatchDataLoader:
@@ -407,13 +385,11 @@ def make_dataloader(
     Args:
         loader: The loader.
         options: The device that batches are copied to (default: none).
-        is_encoded: Whether images are decoded on the device.
         kind: The class of the result.
         dataloader_options: Other options of the ``DataLoader``.
     """
-    source = encoded_loader(loader) if is_encoded else loader
     is_pinned = options is not None and options.is_cuda
-    dataset = StepDataset(source, is_pinned=is_pinned, is_encoded=is_encoded)
+    dataset = StepDataset(loader, is_pinned=is_pinned)
     if is_pinned and dataloader_options.get("num_workers", 0) > 0:
         dataloader_options.setdefault("pin_memory", True)
     # One request per batch, not batch_size=None: wrappers that rebuild a DataLoader from its
@@ -426,8 +402,6 @@ def make_dataloader(
         **dataloader_options,
     )
     batches.device_options = options
-    if is_encoded:
-        batches.decoder = ImageDecoder(loader, StepDataset(loader).build)
     return batches
 
 

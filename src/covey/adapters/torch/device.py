@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -160,14 +159,10 @@ class DeviceCopier:
 
     Args:
         options: The device, and the conversion of images.
-        decode: Function that replaces the encoded images of a batch by tensors on the device.
     """
 
-    def __init__(
-        self, options: DeviceOptions, decode: Callable[[Any, torch.device], Any] | None = None
-    ) -> None:
+    def __init__(self, options: DeviceOptions) -> None:
         self.device = options.resolved()
-        self._decode = decode
         self._convert = None if options.images.is_identity else ImageConverter(options.images)
         # High priority: the stream of the consumer waits for this one, never the reverse.
         self._stream: Any = _stream(self.device, priority=-1) if options.is_cuda else None
@@ -183,10 +178,6 @@ class DeviceCopier:
         if self._stream is None:
             return Sent(self._build(batch, tensors), [], None)
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            if self._decode is not None:
-                # The decoder writes on a stream of its own, without waiting for this one, into
-                # memory that operations of this one may still read.
-                self.wait()
             result = self._build(batch, tensors)
             copied = _event(blocking=True)
             copied.record(self._stream)
@@ -221,7 +212,7 @@ class DeviceCopier:
                 tensors.append(moved)
             return moved
 
-        return convert(batch if self._decode is None else self._decode(batch, self.device), move)
+        return convert(batch, move)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self.device:

@@ -40,17 +40,15 @@ class ResidentSplit:
     Args:
         loader: The loader.
         options: The device.
-        is_encoded: Whether images are decoded on the device.
 
     Raises:
         PlanError: If a batch is not a selection of rows of fixed shape, or memory is insufficient.
     """
 
-    def __init__(self, loader: Loader, options: DeviceOptions, *, is_encoded: bool) -> None:
+    def __init__(self, loader: Loader, options: DeviceOptions) -> None:
         self.examples = _check(loader)
         self.options = options
         self._loader = loader.copy()
-        self._is_encoded = is_encoded
         plan = loader.plan
         # In ascending order; None if they are all records.
         self._records: NDArray[np.int64] | None = None
@@ -61,7 +59,7 @@ class ResidentSplit:
         """The structure of a batch, with a :class:`DeviceColumn` in place of each tensor."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _read_again, (self._loader, self.options, self._is_encoded)
+        return ResidentSplit, (self._loader, self.options)
 
     def __deepcopy__(self, memo: Any) -> ResidentSplit:
         return self  # it never changes
@@ -83,7 +81,7 @@ class ResidentSplit:
         options = replace(form.options, rank=0, world_size=1, mode="split")
         plan = partial(SequentialPlan, rows, min(rows, _CHUNK_ROWS))
         loader = Loader(BatchFormat(examples, options), plan, options)
-        batches: Any = make_dataloader(loader, DeviceOptions(self.device), self._is_encoded)
+        batches: Any = make_dataloader(loader, DeviceOptions(self.device))
         structure: Any = None
         columns: list[DeviceColumn] = []
         begin = 0
@@ -111,10 +109,6 @@ class ResidentSplit:
             torch.empty(needed, dtype=torch.uint8, device=self.device)
         except RuntimeError:
             raise _no_memory(needed, self.device) from None
-
-
-def _read_again(loader: Loader, options: DeviceOptions, is_encoded: bool) -> ResidentSplit:
-    return ResidentSplit(loader, options, is_encoded=is_encoded)
 
 
 def _no_memory(needed: int, device: torch.device, more: str = "") -> PlanError:
