@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds covey from this working tree and measures it on a machine with a GPU, which may be offline.
 #
-# Usage: benchmarks/gpu/run.sh CARRY [build|decode|resident|arrays|resnet18|resnet50|jax ...]   (default: all)
+# Usage: benchmarks/gpu/run.sh CARRY [build|decode|arrays|resnet18|resnet50|jax ...]   (default: all)
 #
 # CARRY holds wheels/ (for this machine's Python), deps/ (include and lib of libjpeg-turbo, libpng
 # and zlib, where the machine has no headers) and photos/. Results go to $OUT as JSON; tables to the
@@ -9,7 +9,7 @@
 set -u
 carry=$(realpath "${1:?directory with wheels, deps and photos}"); shift
 root=$(cd "$(dirname "$0")/../.." && pwd); cd "$root"
-parts=${*:-build decode resident arrays resnet18 resnet50 jax}
+parts=${*:-build decode arrays resnet18 resnet50 jax}
 export SCRATCH=${SCRATCH:-/tmp/covey-gpu} COVEY_PHOTOS=$carry/photos PYTHONUNBUFFERED=1
 export OUT=${OUT:-$SCRATCH}
 site=$SCRATCH/site; deps=$carry/deps
@@ -45,7 +45,6 @@ for name in $parts; do
     resnet18) part 120 jpeg resnet18 --rounds 3 ;;
     resnet50) part 180 jpeg resnet50 --rounds 2 ;;
     arrays) part 120 arrays ;;
-    resident) part 90 resident ;;
     jax) part 90 feed_jax ;;
     *) echo "unknown part '$name'"; exit 2 ;;
   esac

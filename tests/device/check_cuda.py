@@ -151,17 +151,16 @@ def check_resume():
     first = load()
     batches = first.to_torch(device="cuda")
     assert len(list(itertools.islice(batches, 71))) == 71
-    for resident in (False, True):
-        again, plain = load(), load()
-        resumed = again.to_torch(device="cuda", resident=resident)
-        resumed.load_state_dict(batches.state_dict())
-        plain.seek(71)
-        for step, (found, expected) in enumerate(zip(resumed, plain, strict=True)):
-            expect(found, expected)
-            if step == 20:
-                again.set_class_weights({3: 5.0})
-                plain.set_class_weights({3: 5.0})
-        assert again.state_dict() == plain.state_dict()
+    again, plain = load(), load()
+    resumed = again.to_torch(device="cuda")
+    resumed.load_state_dict(batches.state_dict())
+    plain.seek(71)
+    for step, (found, expected) in enumerate(zip(resumed, plain, strict=True)):
+        expect(found, expected)
+        if step == 20:
+            again.set_class_weights({3: 5.0})
+            plain.set_class_weights({3: 5.0})
+    assert again.state_dict() == plain.state_dict()
 
 
 def reference(array):
@@ -172,56 +171,22 @@ def check_conversion():
     """Layout, dtype, mean and std against float64."""
     worst = {}
     for dtype, digits in (("float32", 22), ("float16", 11), ("bfloat16", 8)):
-        for resident in (False, True):
-            loader = load(steps_per_epoch=5)
-            options = {"layout": "NCHW", "mean": MEAN, "std": STD, "dtype": dtype}
-            batches = loader.to_torch(device="cuda", resident=resident, **options)
-            for (x, _), (array, _) in zip(batches, load(steps_per_epoch=5), strict=True):
-                assert x.dtype == getattr(torch, dtype)
-                assert x.is_contiguous(memory_format=torch.channels_last)
-                error = np.abs(x.permute(0, 2, 3, 1).double().cpu().numpy() - reference(array))
-                bound = (1 + np.array(MEAN)) / STD * 2.0**-digits
-                assert (error <= bound).all(), (dtype, error.max())
-                worst[dtype] = max(worst.get(dtype, 0), float(error.max()))
+        loader = load(steps_per_epoch=5)
+        options = {"layout": "NCHW", "mean": MEAN, "std": STD, "dtype": dtype}
+        batches = loader.to_torch(device="cuda", **options)
+        for (x, _), (array, _) in zip(batches, load(steps_per_epoch=5), strict=True):
+            assert x.dtype == getattr(torch, dtype)
+            assert x.is_contiguous(memory_format=torch.channels_last)
+            error = np.abs(x.permute(0, 2, 3, 1).double().cpu().numpy() - reference(array))
+            bound = (1 + np.array(MEAN)) / STD * 2.0**-digits
+            assert (error <= bound).all(), (dtype, error.max())
+            worst[dtype] = max(worst.get(dtype, 0), float(error.max()))
     levels = torch.arange(256, dtype=torch.uint8, device="cuda").view(1, 16, 16, 1)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         conversion = device_module.ImageConversion(dtype=dtype)
         found = device_module.ImageConverter(conversion)(levels)
         assert torch.equal(found, levels.to(dtype).mul_(1.0 / 255)), dtype
     return worst
-
-
-def check_resident():
-    """Batches of a resident split, of several plans."""
-    ds = arrays()
-    for make in (
-        load,
-        lambda: load(class_list=list(range(7, 45))),
-        lambda: load(rank=1, world_size=2),
-        lambda: ds.shuffled(700, seed=3),
-    ):
-        loader = make()
-        batches = loader.to_torch(device="cuda", resident=True)
-        for _ in range(2):
-            expected = make()
-            expected.seek(loader.step)
-            for found, right in zip(batches, expected, strict=True):
-                expect(found, right)
-
-
-def check_resident_memory():
-    """A split that does not fit is refused."""
-    from covey.errors import PlanError
-
-    free = torch.cuda.mem_get_info
-    torch.cuda.mem_get_info = lambda device: (1 << 20, 1 << 20)
-    try:
-        load().to_torch(device="cuda", resident=True)
-    except PlanError as error:
-        return str(error)
-    finally:
-        torch.cuda.mem_get_info = free
-    raise AssertionError("was not refused")
 
 
 def check_jax():
@@ -274,15 +239,11 @@ def check_rates():
     options = {"mean": MEAN, "std": STD, "layout": "NCHW", "dtype": "bfloat16"}
     batches = load(steps_per_epoch=3000).to_torch(device="cuda", **options)
     rates["arrays, bfloat16"] = rate(batches, 2500)
-    batches = load(steps_per_epoch=30_000).to_torch(device="cuda", resident=True)
-    rates["resident 64 x 64"] = rate(batches, 20_000)
     x = np.random.default_rng(0).integers(0, 256, (10_000, 256, 256, 3), dtype=np.uint8)
     columns = {"image": x, "label": np.arange(10_000) % 100}
     covey.write(columns, DIRECTORY / "large", split="train", label="label", progress=False)
     large = covey.open(DIRECTORY / "large", split="train")
     del x, columns
-    batches = load(large, steps_per_epoch=30_000).to_torch(device="cuda", resident=True)
-    rates["resident 256 x 256"] = rate(batches, 20_000)
     batches = load(large, steps_per_epoch=600).to_torch(device="cuda")
     rates["arrays 256 x 256"] = rate(batches, 500)
     return rates

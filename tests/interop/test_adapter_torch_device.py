@@ -466,8 +466,7 @@ def test_invalid_options(ds, options, option):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("layout", "NCHW"), ("dtype", "float32"), ("mean", 0.5), ("std", 0.5),
-     ("resident", True)],
+    [("layout", "NCHW"), ("dtype", "float32"), ("mean", 0.5), ("std", 0.5)],
 )  # fmt: skip
 def test_options_that_require_a_device(ds, option, value):
     with pytest.raises(PlanError, match="pass device=") as caught:

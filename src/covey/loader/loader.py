@@ -285,7 +285,6 @@ class Loader:
         dtype: Any = None,
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
-        resident: bool = False,
         **dataloader_options: Any,
     ) -> BatchDataLoader:
         """Return a ``torch.utils.data.DataLoader``; see :func:`covey.adapters.torch.to_torch`."""
@@ -296,7 +295,6 @@ class Loader:
             dtype=dtype,
             mean=mean,
             std=std,
-            resident=resident,
             **dataloader_options,
         )
         return batches

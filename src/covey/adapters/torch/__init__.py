@@ -21,7 +21,6 @@ from covey.adapters.torch.dataloader import (
     make_dataloader,
 )
 from covey.adapters.torch.device import DeviceOptions
-from covey.adapters.torch.resident import ResidentDataLoader, ResidentSplit
 from covey.adapters.torch.samplers import (
     BalancedBatchSampler,
     MPerClassError,
@@ -38,7 +37,6 @@ __all__ = [
     "MPerClassError",
     "MPerClassSampler",
     "PlanBatchSampler",
-    "ResidentDataLoader",
     "StepDataset",
     "StepSampler",
     "tensor",
@@ -58,7 +56,6 @@ def to_torch(
     dtype: Any = None,
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
-    resident: bool = False,
     **dataloader_options: Any,
 ) -> BatchDataLoader:
     """Return a ``DataLoader`` over the batches of a loader.
@@ -71,9 +68,9 @@ def to_torch(
 
     With `device`, a thread copies batches to it before they are requested. Copies to a GPU are made
     from pinned memory, on a stream of their own; the current stream waits for a batch when it is
-    returned. `layout`, `dtype`, `mean`, `std` and `resident` require `device`. The first
-    four apply to the tensors of a batch that have four dimensions (rows, height, width, channels)
-    and are of uint8, uint16 or floats; other tensors are only copied.
+    returned. `layout`, `dtype`, `mean` and `std` require `device`, and apply to the tensors of a
+    batch that have four dimensions (rows, height, width, channels) and are of uint8, uint16 or
+    floats; other tensors are only copied.
 
     Args:
         loader: The loader. Its `reuse_buffers` must be False.
@@ -88,14 +85,11 @@ def to_torch(
             ``(x / 255 - mean) / std`` (65535 for uint16), computed in float32. It
             differs from torchvision by less than ``2**-22 * (1 + abs(mean)) / std``.
         std: Standard deviation of each channel.
-        resident: Decode all examples that can be drawn now, store them on the device, and gather
-            batches there.
         dataloader_options: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
             ``persistent_workers`` and others of ``torch.utils.data.DataLoader``.
 
     Raises:
-        PlanError: If buffers are reused, an option is invalid or determined by the batches, or the
-            batches cannot be stored on the device.
+        PlanError: If buffers are reused, an option is invalid or determined by the batches.
 
     >>> import covey
     >>> birds = ({"size": n, "species": n % 3} for n in range(30))
@@ -120,32 +114,19 @@ def to_torch(
             )
     images = ImageConversion(layout, dtype, mean, std)
     if device is None:
-        _check_device_options(images, resident)
+        _check_device_options(images)
         return make_dataloader(loader, **dataloader_options)
     options = DeviceOptions(device, images)
-    if not resident:
-        return make_dataloader(loader, options, **dataloader_options)
-    for option, found in dataloader_options.items():
-        raise PlanError(
-            "batches are gathered on the device, with resident=True",
-            option=option,
-            found=found,
-            allowed="omitted",
-        )
-    batches = make_dataloader(loader, options, kind=ResidentDataLoader)
-    assert isinstance(batches, ResidentDataLoader)
-    batches.split = ResidentSplit(loader, options)
-    return batches
+    return make_dataloader(loader, options, **dataloader_options)
 
 
-def _check_device_options(images: ImageConversion, resident: bool) -> None:
+def _check_device_options(images: ImageConversion) -> None:
     """Raise PlanError if an option that requires a device is given."""
     given = {
         "layout": images.layout if images.layout != "NHWC" else None,
         "dtype": images.dtype,
         "mean": images.mean,
         "std": images.std,
-        "resident": resident or None,
     }
     for option, found in given.items():
         if found is not None:

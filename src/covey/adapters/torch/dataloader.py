@@ -377,7 +377,6 @@ class DeviceIterator(CountingIterator):
 def make_dataloader(
     loader: Loader,
     options: DeviceOptions | None = None,
-    kind: type[BatchDataLoader] = BatchDataLoader,
     **dataloader_options: Any,
 ) -> BatchDataLoader:
     """Return the ``DataLoader`` of a loader.
@@ -385,7 +384,6 @@ def make_dataloader(
     Args:
         loader: The loader.
         options: The device that batches are copied to (default: none).
-        kind: The class of the result.
         dataloader_options: Other options of the ``DataLoader``.
     """
     is_pinned = options is not None and options.is_cuda
@@ -394,7 +392,7 @@ def make_dataloader(
         dataloader_options.setdefault("pin_memory", True)
     # One request per batch, not batch_size=None: wrappers that rebuild a DataLoader from its
     # batch_sampler keep it.
-    batches = kind(
+    batches = BatchDataLoader(
         dataset,
         batch_size=1,
         sampler=StepSampler(loader, dataset),
