@@ -87,7 +87,7 @@ INTERNAL = {
     "Datasink": "on_write_start write on_write_complete on_write_failed get_name",
     "MPerClassSampler": "items",
     "PlanBatchSampler": "items",
-    "StepSampler": "items start",
+    "StepSampler": "items batch begin read",
 }
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 import covey
-from covey.adapters.torch import device as device_module
+from covey.adapters import torch as adapter
+from covey.adapters.torch_device import ImageConversion, ImageConverter, pinned_empty
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ROWS, CLASSES, SIDE = 6_000, 60, 64
@@ -116,23 +117,21 @@ def check_other_stream():
 
 def check_pinned_pool():
     """Native threads write into pinned memory, which is allocated a few times."""
-    calls, original = [], device_module.pinned_empty
+    calls = []
 
     def counted(shape, dtype):
         calls.append(shape)
-        return original(shape, dtype)
+        return pinned_empty(shape, dtype)
 
-    from covey.adapters.torch import dataloader
-
-    dataloader.pinned_empty = counted
+    adapter.pinned_empty = counted
     try:
         batches = load(threads=4, prefetch=4, steps_per_epoch=1000).to_torch(device="cuda")
         is_pinned = [torch.from_numpy(each).is_pinned() for each in next(iter(load().copy(
-            allocate=original)))]  # fmt: skip
+            allocate=pinned_empty)))]  # fmt: skip
         for _ in batches:
             pass
     finally:
-        dataloader.pinned_empty = original
+        adapter.pinned_empty = pinned_empty
     assert all(is_pinned), is_pinned
     assert len(calls) <= 2 * 40, len(calls)
     return f"{len(calls)} arrays for 1000 batches of 2"
@@ -183,8 +182,7 @@ def check_conversion():
             worst[dtype] = max(worst.get(dtype, 0), float(error.max()))
     levels = torch.arange(256, dtype=torch.uint8, device="cuda").view(1, 16, 16, 1)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        conversion = device_module.ImageConversion(dtype=dtype)
-        found = device_module.ImageConverter(conversion)(levels)
+        found = ImageConverter(ImageConversion(dtype=dtype))(levels)
         assert torch.equal(found, levels.to(dtype).mul_(1.0 / 255)), dtype
     return worst
 

@@ -1,6 +1,6 @@
 """PyTorch without workers: tensors, the DataLoader of a loader, and samplers.
 
-The contract of all adapters is tested in test_adapters.py.
+The contract of all adapters is tested in test_adapters.py: batches, positions, states, weights.
 """
 
 import copy
@@ -19,18 +19,7 @@ from pytorch_metric_learning.samplers import MPerClassSampler as OriginalSampler
 from sampled import is_fair
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data._utils.pin_memory import pin_memory
-from torch_data import (
-    STEPS,
-    Users,
-    balanced,
-    epoch,
-    flat,
-    load,
-    m_per_class,
-    numbers,
-    read,
-    stateful,
-)
+from torch_data import STEPS, Users, balanced, epoch, flat, load, numbers, read, stateful
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from covey.adapters.torch import (
@@ -38,9 +27,9 @@ from covey.adapters.torch import (
     MPerClassError,
     MPerClassSampler,
     PlanBatchSampler,
+    send,
     tensor,
 )
-from covey.adapters.torch.tensors import send
 from covey.arrays import RaggedArray, StringArray
 from covey.classes import ClassTable
 from covey.errors import PlanError, SmallClassesWarning
@@ -63,14 +52,10 @@ def test_a_tensor_shares_the_memory_of_its_array(dtype):
     assert (str(found.dtype), tuple(found.shape)) == (f"torch.{dtype}", (3, 2))
     array[1, 1] = 1
     assert found[1, 1].item() == 1
-
-
-def test_a_read_only_array_is_copied():
-    array = np.arange(4)
-    array.flags.writeable = False
+    array.flags.writeable = False  # it is copied
     found = tensor(array)
-    found[0] = 9
-    assert (array.tolist(), found.tolist()) == ([0, 1, 2, 3], [9, 1, 2, 3])
+    found[0, 0] = 1
+    assert (array[0, 0], array[1, 1]) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +103,8 @@ def test_strings_and_ragged_arrays():
 def test_what_a_worker_sends():
     array = np.arange(6).reshape(2, 3)
     received = pickle.loads(pickle.dumps(send(array)))
-    assert torch.equal(received, torch.arange(6).reshape(2, 3))
     received += 1
-    assert array[0, 0] == 0
+    assert (received.tolist(), array[0, 0]) == ([[1, 2, 3], [4, 5, 6]], 0)
     for value in (np.zeros(2**21, np.uint8), np.array(["a"]), "string"):
         assert type(send(value)) is type(tensor(value))
 
@@ -132,91 +116,44 @@ def test_types_and_options(ds):
     for x, y in load(ds).to_torch():
         assert (x.dtype, y.dtype, tuple(x.shape)) == (torch.float32, torch.int64, (8, 2, 3))
         assert y.tolist() == LABELS[numbers((x, y))].tolist()
-    batches = load(ds).to_torch(num_workers=2, prefetch_factor=4, pin_memory=True)
-    assert isinstance(batches, DataLoader)
-    assert (batches.num_workers, batches.prefetch_factor, batches.pin_memory) == (2, 4, True)
-    assert len(batches) == len(batches.sampler) == len(batches.dataset) == STEPS
+    for device in (None, "cpu"):
+        with pytest.warns(UserWarning, match="num_workers=2 without a hook.*omit num_workers"):
+            batches = load(ds).to_torch(device=device, num_workers=2, prefetch_factor=4)
+        assert isinstance(batches, DataLoader)
+        assert (batches.num_workers, batches.prefetch_factor) == (2, 4)
+        assert len(batches) == len(batches.sampler) == len(batches.dataset) == STEPS
+    load(ds, batch_transform=lambda x, y: (x, y)).to_torch(num_workers=2)  # no warning
     for option in ("batch_size", "shuffle", "sampler", "collate_fn"):
         with pytest.raises(PlanError) as caught:
             load(ds).to_torch(**{option: None})
         assert caught.value.option == option
 
 
-def test_random_access_by_step(ds):
-    loader = load(ds)
-    dataset = loader.to_torch().dataset
-    for step in (5, 0, 1, 2, 40, 3):
-        assert numbers(dataset[step]) == loader.plan.batch(step).tolist()
+@pytest.mark.parametrize("options", [{}, {"rank": 1, "world_size": 2, "mode": "independent"}])
+def test_random_access_by_step(ds, options):
+    for loader in (load(ds, **options), ds.shuffled(19, seed=1, **options)):
+        dataset = loader.to_torch().dataset
+        for step in (5, 0, 1, 2, *range(4 * STEPS), 40, 3):
+            assert numbers(dataset[step]) == numbers_of(loader.batch(step)[0])
     # With the default sampler of PyTorch.
-    batches = loader.to_torch()
+    batches = load(ds).to_torch()
     other = type(batches)(batches.dataset, batch_size=1, collate_fn=batches.collate_fn)
-    assert read(other) == epoch(loader.plan, 0)
+    assert read(other) == epoch(load(ds).plan, 0)
 
 
-@pytest.mark.parametrize("stop", [1, 3, STEPS])
-def test_an_abandoned_iteration(ds, stop):
-    loader = load(ds, threads=3)
-    batches, before = loader.to_torch(), native_threads()
-    iter(batches)  # one that is never used has no effect
-    assert read(itertools.islice(batches, stop)) == epoch(loader.plan, 0)[:stop]
-    assert settles(native_threads, before)
-    assert read(batches) == epoch(loader.plan, 1)
+def test_consecutive_steps_are_prefetched(ds):
+    built = []
 
+    def record(x, y, step):
+        built.append(step)
+        return x, y
 
-def test_the_position_is_that_of_the_loader(ds):
-    loader = load(ds)
-    batches = loader.to_torch()
-    next(iter(batches))
-    assert loader.state_dict() == batches.state_dict()
-    loader.seek(5 * STEPS - 2)
-    assert read(batches) == epoch(loader.plan, 4)[-2:]
-    assert read(loader.to_torch()) == epoch(loader.plan, 5)
-    assert loader.epoch == 6
-
-
-def test_class_weights_change_with_the_next_batch(ds):
-    loader, found = load(ds), []
-    for step, batch in enumerate(loader.to_torch()):
-        found.append(numbers(batch))
-        if step == 2:
-            loader.set_class_weights({1: 9.0})
-    plan = BalancedPlan(LABELS, 4, 2, 9)
-    expected = [*plan.batches(0, 3), *plan.reweighted({1: 9.0}, batch=3).batches(3, STEPS)]
-    assert found == [ids.tolist() for ids in expected]
-
-
-def test_set_epoch(ds):
-    loader = load(ds)
-    batches = loader.to_torch()
-    for number in (4, 0, 4):
-        batches.set_epoch(number)
-        assert read(batches) == epoch(loader.plan, number)
-    found = []
-    for step, batch in enumerate(batches):
-        found.append(numbers(batch))
-        if step == 2:
-            batches.sampler.set_epoch(3)  # of the next iteration
-    assert found == epoch(loader.plan, 5)
-    assert read(batches) == epoch(loader.plan, 3)
-    state = {**loader.state_dict(), "batch": 2 * STEPS + 3}
-    for number, first in ((2, 3), (1, 0), (3, 0)):  # a loaded position in the epoch is kept
-        batches.load_state_dict(state)
-        batches.set_epoch(number)
-        assert read(batches) == epoch(loader.plan, number)[first:]
-    for wrong in (-1, 1.5, "1", 2**62):
-        with pytest.raises(PlanError) as caught:
-            batches.set_epoch(wrong)
-        assert (caught.value.option, caught.value.found) == ("epoch", wrong)
-
-
-def test_a_copy_has_its_own_position(ds):
-    loader = load(ds)
-    batches = loader.to_torch()
-    next(iter(batches))
-    for other in (copy.deepcopy(batches), pickle.loads(pickle.dumps(batches))):
-        other.set_epoch(1)
-        assert read(other) == epoch(loader.plan, 1)
-    assert read(batches) == epoch(loader.plan, 1)
+    dataset = load(ds, batch_transform=record, threads=2).to_torch().dataset
+    found = [numbers(dataset[0])]
+    assert settles(lambda: 3 - len(built), 0)
+    found += [numbers(dataset[step]) for step in range(1, STEPS)]
+    assert found == epoch(load(ds).plan, 0)
+    assert sorted(built) == list(range(STEPS))
 
 
 def test_the_sampler_is_a_distributed_sampler(ds):
@@ -240,62 +177,143 @@ def test_pinned_memory(made, monkeypatch, kind):
 
 
 def test_pinned_memory_without_an_accelerator(ds):
-    batches = load(ds).to_torch(pin_memory=True)
+    loader, found = load(ds), []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'pin_memory' argument is set as true but no accelerator")
-        assert read(batches) == epoch(load(ds).plan, 0)
+        for step, batch in enumerate(loader.to_torch(pin_memory=True), 1):
+            found.append(numbers(batch))
+            assert loader.step == step
+            if step == 3:
+                loader.set_class_weights({1: 9.0})
+    plan = load(ds).plan
+    assert found == [*epoch(plan, 0)[:3], *epoch(plan.reweighted({1: 9.0}, batch=3), 0)[3:]]
 
 
-# States.
+@pytest.mark.parametrize("stop", [1, 3, STEPS])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_abandoned_iteration_leaves_no_threads(ds, device, stop):
+    batches, before = load(ds, threads=3).to_torch(device=device), native_threads()
+    for batch in itertools.islice(batches, stop):
+        del batch
+    assert settles(native_threads, before)
 
 
-def test_the_state_is_that_of_the_loader(ds):
-    loader = load(ds)
-    batches = loader.to_torch()
-    assert len(list(itertools.islice(batches, 5))) == 5
-    state = json.loads(json.dumps(batches.state_dict()))
-    assert state == loader.state_dict()
-    again = load(ds)
-    again.load_state_dict(state)
-    assert [numbers_of(x) for x, _ in again] == epoch(loader.plan, 0)[5:]
-    for _ in range(2):
-        batches.load_state_dict(state)
-        assert batches.state_dict() == state
-        next(iter(batches))
-        batches.load_state_dict(state)
-        assert read(batches) == epoch(loader.plan, 0)[5:]
-    other = load(ds).to_torch()
-    other.load_state_dict(batches.state_dict())  # the end of the epoch was requested
-    assert read(other) == epoch(loader.plan, 1)
+# Iterations, positions and states, of the DataLoader and of all samplers.
 
 
-def test_a_state_after_the_last_batch_resumes_with_the_end_of_the_epoch(ds):
-    loader = load(ds)
-    batches = loader.to_torch()
-    iterator = iter(batches)
-    for _ in range(STEPS):
-        next(iterator)
-    state = batches.state_dict()
-    other = load(ds).to_torch()
-    other.load_state_dict(state)
-    other.set_epoch(0)
-    assert [read(other), read(other)] == [[], epoch(loader.plan, 1)]
-    loader.load_state_dict(state)
-    assert [numbers_of(x) for x, _ in loader] == epoch(loader.plan, 1)
+KINDS = {
+    "batches": lambda ds, **options: load(ds, **options).to_torch(),
+    "device": lambda ds, **options: load(ds, **options).to_torch(device="cpu"),
+    "plan": lambda ds, **options: PlanBatchSampler(load(ds, **options).plan),
+    "balanced": lambda ds, **options: balanced(seed=9, **options),
+    "m per class": lambda ds, **options: MPerClassSampler(LABELS, 2, 8, 60, seed=9, **options),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def items(batches, stop=None):
+    """Return the record ids of batches of tensors, or what a sampler yields."""
+    found = itertools.islice(batches, stop)
+    return [numbers(each) if isinstance(each, tuple) else each for each in found]
+
+
+def epochs(ds, kind, *orders):
+    """Return the items of epochs."""
+    parts = [epoch(load(ds).plan, number) for number in orders]
+    return [flat(part) for part in parts] if kind == "m per class" else parts
+
+
+def test_each_iteration_is_the_next_epoch(ds, kind):
+    batches = KINDS[kind](ds)
+    first, second, third, fourth, fifth = epochs(ds, kind, 0, 1, 2, 3, 4)
+    iter(batches)  # is not used
+    assert [items(batches), items(batches)] == [first, second]
+    assert items(batches, 3) == third[:3]  # is abandoned
+    running = iter(batches)
+    assert items(running, 2) == fourth[:2]
+    batches.set_epoch(1)  # of the next iteration
+    assert items(running) == fourth[2:]
+    assert items(batches) == second
+    assert items(batches, len(first)) == third  # its end is not requested
+    assert items(batches) == fourth
+    one, other = iter(batches), iter(batches)  # at the same time
+    pairs = list(zip(one, other, strict=True))
+    assert [items(part) for part in zip(*pairs, strict=True)] == [fifth, *epochs(ds, kind, 5)]
+    for number, expected in ((4, fifth), (0, first), (4, fifth)):
+        batches.set_epoch(number)
+        assert items(batches) == expected
+    for wrong in (-1, 1.5, "1", 2**62):
+        with pytest.raises(PlanError) as caught:
+            batches.set_epoch(wrong)
+        assert (caught.value.option, caught.value.found) == ("epoch", wrong)
+
+
+def test_the_state_after_each_item(ds, kind):
+    batches, again = KINDS[kind](ds), KINDS[kind](ds)
+    first, second, third, fourth = epochs(ds, kind, 0, 1, 2, 3)
+    items(batches)
+    running = iter(batches)
+    for stop in range(1, len(first) + 1):
+        assert items(running, 1) == second[stop - 1 : stop]
+        state = json.loads(json.dumps(batches.state_dict()))
+        for number in (None, 1, 0, 2):
+            again.load_state_dict(state)
+            assert again.state_dict() == state
+            if number is not None:  # a loaded position in the epoch is kept
+                again.set_epoch(number)
+            rest = {0: [first, second], 2: [third, fourth]}.get(number, [second[stop:], third])
+            assert items(again) == rest[0]
+            assert items(again) == rest[1]
+    assert items(running) == []
+    again.load_state_dict(batches.state_dict())
+    assert items(again) == third
+    if kind != "m per class":
+        loader = load(ds)
+        loader.load_state_dict(state)
+        assert [numbers_of(x) for x, _ in loader] == third
+
+
+def test_states_of_earlier_versions(ds, kind):
+    again = KINDS[kind](ds)
+    state = {**again.state_dict(), "batch": STEPS}
+    again.load_state_dict({**state, "drained": True})  # all of epoch 0 was yielded, but not its end
+    assert [items(again), items(again)] == [[], *epochs(ds, kind, 1)]
+    with pytest.raises(PlanError) as caught:
+        again.load_state_dict({**state, "batch": -1})
+    assert caught.value.option == "batch"
+    for wrong in ({}, None, {**state, "plan": {**state["plan"], "seed": 8}}):
+        with pytest.raises(PlanError):
+            again.load_state_dict(wrong)
+    assert [items(again)] == epochs(ds, kind, 2)
+
+
+def test_a_copy_has_its_own_position(ds, kind):
+    batches = KINDS[kind](ds)
+    running = iter(batches)
+    next(running)
+    for other in (copy.deepcopy(batches), pickle.loads(pickle.dumps(batches))):
+        other.set_epoch(1)
+        assert [items(other)] == epochs(ds, kind, 1)
+    assert [items(running)] == [epochs(ds, kind, 0)[0][1:]]
 
 
 @pytest.mark.parametrize("mode", ["split", "independent"])
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 3), (3, 4)])
-def test_resume_with_another_number_of_ranks(ds, mode, before, after):
+@pytest.mark.parametrize("kind", ["batches", "device", "balanced"])
+def test_resume_with_another_number_of_ranks(ds, kind, mode, before, after):
     plan = load(ds).plan
-    first = load(ds, rank=0, world_size=before, mode=mode).to_torch()
-    assert len(list(itertools.islice(first, 3))) == 3
+    first = KINDS[kind](ds, rank=0, world_size=before, mode=mode)
+    assert len(items(first, 3)) == 3
     at = 3 * (before if mode == "independent" else 1)
     found = []
     for rank in range(after):
-        batches = load(ds, rank=rank, world_size=after, mode=mode).to_torch()
+        batches = KINDS[kind](ds, rank=rank, world_size=after, mode=mode)
         batches.load_state_dict(first.state_dict())
-        found.append(numbers(next(iter(batches))))
+        found += items(batches, 1)
     if mode == "independent":
         assert found == plan.batches(at, at + after).tolist()
     else:
@@ -303,57 +321,87 @@ def test_resume_with_another_number_of_ranks(ds, mode, before, after):
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_a_rank_with_fewer_steps_resumes_after_its_last_one(ds, rank):
-    def ranked():
+def test_a_rank_with_fewer_steps(ds, rank):
+    def ranked():  # 4 batches: the last step has one
         return ds.shuffled(50, seed=1, rank=rank, world_size=3, mode="independent")
 
     loader = ranked()
-    list(loader)
-    expected = [numbers_of(x) for x, _ in loader]
-    for new, ids_of in (
-        (lambda: ranked().to_torch(), read),
-        (lambda: PlanBatchSampler(ranked().plan), list),
-    ):
+    expected = [[numbers_of(x) for x, _ in loader] for _ in range(3)]
+    for new in (lambda: ranked().to_torch(), lambda: PlanBatchSampler(ranked().plan)):
         first, again = new(), new()
-        for _ in itertools.islice(first, len(first)):  # the end of the epoch is not requested
-            pass
+        assert [items(first), items(first)] == expected[:2]
+        first.set_epoch(0)
+        assert items(first, len(first)) == expected[0]  # the end of the epoch is not requested
         again.load_state_dict(first.state_dict())
-        assert [ids_of(again), ids_of(again)] == [[], expected]
+        assert [items(again), items(again), items(first)] == [[], expected[1], expected[1]]
 
 
-def test_invalid_states(ds):
-    batches = load(ds).to_torch()
-    state = batches.state_dict()
-    for wrong, option in (
-        ({**state, "drained": 1}, "drained"),
-        ({**state, "skip": 1}, "skip"),
-        ({**state, "batch": -1}, "batch"),
-        ({}, None),
-        (None, None),
-        (ds.batches(4, 2, seed=8).state_dict(), "seed"),
-    ):
-        with pytest.raises(PlanError) as caught:
-            batches.load_state_dict(wrong)
-        assert caught.value.option == option
-    assert read(batches) == epoch(load(ds).plan, 0)
+def test_an_error_of_a_hook_ends_the_iteration(ds):
+    def fail(x, y, step):
+        if step == 3:
+            raise ValueError("step 3")
+        return x, y
+
+    for options in ({}, {"device": "cpu"}):
+        loader = load(ds, batch_transform=fail, threads=2)
+        batches = loader.to_torch(**options)
+        running = iter(batches)
+        assert items(running, 3) == epoch(load(ds).plan, 0)[:3]
+        with pytest.raises(ValueError, match="step 3"):
+            next(running)
+        assert (loader.step, items(running)) == (3, [])
+        loader.seek(4)
+        assert items(batches) == epoch(load(ds).plan, 0)[4:]
 
 
-# Samplers.
+# StatefulDataLoader.
 
 
-def test_balanced_batches_of_another_dataset():
-    batches = DataLoader(Users(), batch_sampler=balanced(steps_per_epoch=60))
-    assert len(batches) == 60
-    for x, y in batches:
+STATEFUL = {
+    "batches": lambda ds: stateful(load(ds).to_torch()),
+    "finite epochs": lambda ds: stateful(ds.shuffled(50, seed=4).to_torch()),
+    "sampler": lambda ds: StatefulDataLoader(ds, batch_sampler=balanced()),
+    **{
+        f"m per class, batches of {size}": lambda ds, size=size: StatefulDataLoader(
+            ds, sampler=MPerClassSampler(LABELS, 2, 8, 60, seed=3), batch_size=size
+        )
+        for size in (8, 5)
+    },
+}
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_resume_with_a_stateful_dataloader(ds, kind):
+    new = partial(STATEFUL[kind], ds)
+    complete = new()
+    expected = [read(complete) for _ in range(4)]
+    for before, stop in itertools.product(range(2), [*range(len(expected[0]) + 1), None]):
+        loader, again = new(), new()
+        for _ in range(before):
+            list(loader)
+        found = read(itertools.islice(loader, stop))
+        again.load_state_dict(loader.state_dict())
+        if stop is not None:  # otherwise the end of the epoch was requested
+            assert found + read(again) == expected[before]
+        assert [read(again), read(again)] == expected[before + 1 : before + 3]
+
+
+# Samplers for other datasets.
+
+
+def test_balanced_batches_of_other_datasets(ds):
+    for x, y in DataLoader(Users(), batch_sampler=balanced(steps_per_epoch=60)):
         assert sorted(Counter(y.tolist()).values()) == [2] * 4
         assert len(set(x.flatten().tolist())) == 8
-
-
-def test_balanced_batches_of_a_covey_dataset(ds):
     sampler = BalancedBatchSampler(ds.classes, 4, 2, seed=9, steps_per_epoch=STEPS)
     found = list(DataLoader(ds, batch_sampler=sampler))
     assert read(found) == epoch(load(ds).plan, 0)
     assert [each["label"].tolist() for each in found] == [y.tolist() for _, y in load(ds)]
+    for remainder in ("keep", "drop", "fill"):
+        loader = ds.shuffled(50, seed=4, remainder=remainder)
+        batches = DataLoader(ds, batch_sampler=PlanBatchSampler(loader.plan))
+        for _ in range(2):
+            assert read(batches) == [numbers_of(x) for x, _ in loader]
 
 
 @pytest.mark.parametrize(
@@ -400,80 +448,6 @@ def test_ranks_of_a_sampler(mode):
         assert [ids for step in found for ids in step] == plan.batches(0, 2 * STEPS).tolist()
 
 
-def test_epochs_of_a_sampler():
-    sampler = balanced()
-    assert [list(sampler), list(sampler)] == [epoch(sampler.plan, 0), epoch(sampler.plan, 1)]
-    iter(sampler)  # is not used
-    next(iter(sampler))  # is abandoned
-    assert list(sampler) == epoch(sampler.plan, 3)
-    sampler.set_epoch(1)
-    assert list(sampler) == epoch(sampler.plan, 1)
-
-
-def test_the_state_of_an_iterator_before_its_first_item():
-    for new in (balanced, m_per_class):
-        sampler, other = new(), new()
-        expected = [list(sampler) for _ in range(3)]
-        sampler.set_epoch(0)
-        next(iter(sampler))  # is abandoned
-        other.load_state_dict(iter(sampler).state_dict())
-        assert iter(other).state_dict() == iter(sampler).state_dict()
-        assert [list(other), list(other)] == expected[1:]
-
-
-def test_the_state_of_a_sampler_is_that_of_a_loader(ds):
-    sampler = balanced(seed=9)
-    assert len(list(itertools.islice(sampler, 3))) == 3
-    state = json.loads(json.dumps(sampler.state_dict()))
-    loader = load(ds)
-    loader.load_state_dict(state)
-    assert [numbers_of(x) for x, _ in loader] == epoch(sampler.plan, 0)[3:]
-    other = balanced(seed=9)
-    other.load_state_dict(state)
-    other.set_epoch(0)
-    assert list(other) == epoch(sampler.plan, 0)[3:]
-    assert list(other) == epoch(sampler.plan, 1)
-    with pytest.raises(PlanError) as caught:
-        balanced().load_state_dict(state)
-    assert (caught.value.option, caught.value.found) == ("seed", 9)
-
-
-@pytest.mark.parametrize("remainder", ["keep", "drop", "fill"])
-def test_a_sampler_of_any_plan(ds, remainder):
-    loader = ds.shuffled(50, seed=4, remainder=remainder)
-    batches = DataLoader(ds, batch_sampler=PlanBatchSampler(loader.plan))
-    for _ in range(2):
-        assert read(batches) == [numbers_of(x) for x, _ in loader]
-
-
-# StatefulDataLoader.
-
-
-STATEFUL = {
-    "batches": lambda ds: stateful(load(ds).to_torch()),
-    "finite epochs": lambda ds: stateful(ds.shuffled(50, seed=4).to_torch()),
-    "sampler": lambda ds: StatefulDataLoader(ds, batch_sampler=balanced()),
-    "m per class": lambda ds: StatefulDataLoader(ds, sampler=m_per_class(), batch_size=8),
-    "other batches": lambda ds: StatefulDataLoader(ds, sampler=m_per_class(), batch_size=5),
-}
-
-
-@pytest.mark.parametrize("kind", STATEFUL)
-def test_resume_with_a_stateful_dataloader(ds, kind):
-    new = partial(STATEFUL[kind], ds)
-    complete = new()
-    expected = [read(complete) for _ in range(5)]
-    for before, stop in itertools.product(range(2), [*range(len(expected[0]) + 1), None]):
-        loader, again = new(), new()
-        for _ in range(before):
-            list(loader)
-        found = read(itertools.islice(loader, stop))
-        again.load_state_dict(loader.state_dict())
-        if stop is not None:  # otherwise the end of the epoch was requested
-            assert found + read(again) == expected[before]
-        assert [read(again), read(again)] == expected[before + 1 : before + 3]
-
-
 # MPerClassSampler.
 
 
@@ -510,6 +484,10 @@ def check_m_per_class(sampler, labels, m, batch_size):
 def test_batches_of_m_per_class(m, batch_size):
     for kind in (OriginalSampler, MPerClassSampler):
         check_m_per_class(kind(LABELS, m, batch_size, 600), LABELS, m, batch_size or 12 * m)
+    small = np.array([0, 0, 0, 0, 1, 2, 2, 2])
+    with pytest.warns(SmallClassesWarning, match="2 classes have fewer than 4"):
+        sampler = MPerClassSampler(small, 4, 8, 800)
+    check_m_per_class(sampler, small, 4, 8)
 
 
 def test_m_per_class_is_fair():
@@ -520,49 +498,12 @@ def test_m_per_class_is_fair():
         assert len(own) < 2 or is_fair([number for number in ids if number in own], own)
 
 
-def test_m_per_class_of_small_classes():
-    labels = np.array([0, 0, 0, 0, 1, 2, 2, 2])
-    with pytest.warns(SmallClassesWarning, match="2 classes have fewer than 4"):
-        sampler = MPerClassSampler(labels, 4, 8, 800)
-    check_m_per_class(sampler, labels, 4, 8)
-
-
-def test_epochs_of_m_per_class():
-    sampler = m_per_class()
-    ids = flat(sampler.plan.batches(0, 3 * STEPS).tolist())
-    first, second = list(sampler), list(sampler)
-    assert (first, second) == (ids[:56], ids[56:112])
-    assert list(MPerClassSampler(LABELS, 2, 8, 60, seed=4)) != first
-    next(iter(sampler))  # is abandoned
-    for number, expected in ((1, second), (0, first)):
-        sampler.set_epoch(number)
-        other = m_per_class()
-        other.load_state_dict(sampler.state_dict())
-        assert [list(sampler), list(other)] == [expected, expected]
-
-
-@pytest.mark.parametrize("stop", range(0, 57, 5))
-def test_the_state_of_m_per_class(stop):
-    sampler = m_per_class()
-    first, second = list(sampler), list(sampler)
-    sampler.set_epoch(0)
-    assert list(itertools.islice(sampler, stop)) == first[:stop]
-    state = json.loads(json.dumps(sampler.state_dict()))
-    for number in (None, 0, 1):
-        other = m_per_class()
-        other.load_state_dict(state)
-        assert other.state_dict() == state
-        if number is not None:
-            other.set_epoch(number)
-        if number != 1:
-            assert list(other) == first[stop:]
-        assert list(other) == second
-
-
 def test_label_types_of_m_per_class():
+    expected = list(MPerClassSampler(LABELS, 2, 8, 60, seed=3))
+    assert list(MPerClassSampler(LABELS, 2, 8, 60, seed=4)) != expected
     halves, strings = LABELS / 2, [f"{label:02}" for label in LABELS]
     for labels in (torch.tensor(halves), halves.tolist(), strings, np.array(strings)):
-        assert list(MPerClassSampler(labels, 2, 8, 60, seed=3)) == list(m_per_class())
+        assert list(MPerClassSampler(labels, 2, 8, 60, seed=3)) == expected
 
 
 def test_invalid_arguments_of_m_per_class():
@@ -570,7 +511,7 @@ def test_invalid_arguments_of_m_per_class():
         with pytest.raises(PlanError) as caught:
             MPerClassSampler(**{"labels": LABELS, "m": 2, option: value})
         assert (caught.value.option, caught.value.found) == (option, value)
-    sampler = m_per_class()
+    sampler = MPerClassSampler(LABELS, 2, 8, 60, seed=3)
     for skip in (-1, 8, 1.0, "1"):
         with pytest.raises(PlanError) as caught:
             sampler.load_state_dict({**sampler.state_dict(), "skip": skip})
@@ -587,6 +528,6 @@ def test_ranks_of_m_per_class():
     plan = BalancedPlan(labels, 4, 2, 3, steps_per_epoch=10)
     assert np.array_equal(np.stack(parts, 1).reshape(20, 8), plan.batches(0, 20))
     sampler, again = ranked(1), ranked(1)
-    begun = list(itertools.islice(sampler, 19))
+    begun = items(sampler, 19)
     again.load_state_dict(sampler.state_dict())
     assert [*begun, *again] == parts[1].ravel().tolist()

@@ -311,6 +311,7 @@ def test_workers_of_torch(directory, pictures):
 def digests_of_torch(path, workers):
     with opened(path) as ds, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # on few cores
+        warnings.filterwarnings("ignore", "num_workers=")  # without a hook
         loader = ds.batches(4, 3, threads=0, **OPTIONS)
         batches = itertools.islice(loader.to_torch(num_workers=workers), 4)
         return [digest(convert(batch, as_array)) for batch in batches]

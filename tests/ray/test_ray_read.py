@@ -29,7 +29,7 @@ from covey import Audio, ClassLabel, Image, Ragged, Sparse, Tensor
 from covey.adapters.ray import read
 from covey.adapters.ray.blocks import find_schema, make_block
 from covey.adapters.ray.read import Datasource
-from covey.adapters.torch.samplers import find_rank
+from covey.adapters.torch_samplers import find_rank
 from covey.dataset.export import ExportColumns
 from covey.errors import (
     CorruptRecordError,

@@ -26,7 +26,7 @@ MODULES = {
     "tensorflow": ["adapters/tensorflow"],
     "keras": ["adapters/keras.py"],
     "tfds": ["samplers/tfds.py"],
-    "torch": ["adapters/torch"],
+    "torch": ["adapters/torch.py", "adapters/torch_device.py", "adapters/torch_samplers.py"],
     "jax": ["adapters/jax.py"],
     "ray": ["adapters/ray"],
     "remote": ["storage"],

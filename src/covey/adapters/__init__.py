@@ -63,11 +63,13 @@ def tensors(framework: Framework) -> Callable[[Any], Any]:
 
 def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
     """Return a nested batch with `tensor` applied to its leaves."""
-    if isinstance(batch, Mapping):
-        return {name: convert(value, tensor) for name, value in batch.items()}
+    if isinstance(batch, np.ndarray):  # first, because a batch of small arrays takes microseconds
+        return tensor(batch)
     if isinstance(batch, (tuple, list)):
         parts = [convert(value, tensor) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, Mapping):
+        return {name: convert(value, tensor) for name, value in batch.items()}
     return tensor(batch)
 
 

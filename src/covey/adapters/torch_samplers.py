@@ -1,13 +1,10 @@
-"""Samplers whose iterations are epochs of a plan, with an exact state.
-
-:class:`EpochSampler` is their base; the others draw record ids, for datasets of the user.
-"""
+"""PyTorch samplers whose iterations are epochs of a plan; those for users draw record ids."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +14,6 @@ from torch.utils.data import Sampler
 from covey.adapters import as_array
 from covey.errors import PlanError
 from covey.loader import state as states
-from covey.loader.iterator import Position
 from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Epoch, Weights
@@ -43,153 +39,25 @@ def find_rank(rank: int | None = None, world_size: int | None = None) -> tuple[i
     return here if rank is None else rank, of if world_size is None else world_size
 
 
-class EpochSteps(NamedTuple):
-    """The steps of an epoch, or of the rest of one."""
-
-    first: int
-    """Index of the first batch."""
-    steps: int
-    skip: int = 0
-    """Number of items of the first step to skip."""
-
-    def batch_after(self, steps: int, plan: Plan) -> int:
-        """Return the index of the batch that follows the first `steps` steps."""
-        batch = self.first + steps * plan.batches_per_step
-        return batch if plan.is_endless else min(batch, plan.end_of_epoch(self.first))
-
-
-class EpochCursor:
-    """The epochs of a plan, one per iteration.
-
-    An iteration is an epoch, or the rest of one after :meth:`move`. It begins with its first draw,
-    so that an iterator that is never used has no effect. If it is abandoned, the next iteration is
-    the next epoch, as for other datasets of PyTorch.
-
-    Args:
-        position: The plan, and the batch that follows those that were returned. If it is changed
-            by others, the next iteration begins there.
-        size: Number of items per step.
-    """
-
-    def __init__(self, position: Position, size: int = 1) -> None:
-        self._position = position
-        self._size = size
-        self._saved: tuple[Plan, dict[str, Any]] | None = None
-        self.move(position.batch)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self._position.plan
-
-    @property
-    def batch(self) -> int:
-        """Index of the batch that follows those that were returned."""
-        return self._position.batch
-
-    def move(self, batch: int, *, skip: int = 0, is_drained: bool = False) -> None:
-        """Begin the next iteration with `batch`.
-
-        Args:
-            batch: Index of the batch.
-            skip: Number of items of the batch that were returned.
-            is_drained: All batches of the epoch before `batch` were returned, but not its end: the
-                next iteration is empty.
-        """
-        self._next = self._position.batch = self._seen = batch
-        self._skip = skip
-        self._is_empty = self._is_drained = is_drained
-        self._is_explicit = True
-
-    def _follow(self) -> None:
-        if self._position.batch != self._seen:
-            self.move(self._position.batch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with `epoch`, or at the position that was loaded within it."""
-        self._follow()
-        length = self.plan.batches_per_epoch
-        epoch = check_int("epoch", epoch, 0, self.plan.native.last_batch // length - 2)
-        inside = self._next - 1 if self._is_empty else self._next
-        if not self._is_explicit or inside // length != epoch:
-            self.move(epoch * length)
-
-    def begin(self) -> EpochSteps:
-        """Begin an iteration, and return its steps."""
-        self._follow()
-        first, plan = self._next, self.plan
-        steps = 0 if self._is_empty else plan.steps_left(first)
-        epoch = EpochSteps(first, steps, self._skip if self._is_explicit else 0)
-        if plan.is_endless:
-            self._next = epoch.batch_after(epoch.steps, plan)
-        elif not self._is_empty or first % plan.batches_per_epoch:
-            self._next = plan.end_of_epoch(first)
-        self._is_drained, self._is_empty, self._is_explicit = self._is_empty, False, False
-        self._position.batch = self._seen = first
-        return epoch
-
-    def advance(self, epoch: EpochSteps, items: int) -> None:
-        """Record that `items` items of `epoch` were returned."""
-        steps, self._skip = divmod(items, self._size)
-        self._position.batch = self._seen = epoch.batch_after(steps, self.plan)
-        self._is_drained = steps == epoch.steps
-
-    def end(self) -> None:
-        """Record that the end of the iteration was returned."""
-        self._position.batch = self._seen = self._next
-        self._skip, self._is_drained = 0, False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position."""
-        self._follow()
-        return self._state(self._position.batch, self._skip, self._is_drained)
-
-    def next_state(self) -> dict[str, Any]:
-        """Return the position at which the next iteration begins."""
-        self._follow()
-        return self._state(self._next, self._skip if self._is_explicit else 0, self._is_empty)
-
-    def state_within(self, epoch: EpochSteps, items: int) -> dict[str, Any]:
-        """Return the position after `items` items of `epoch`."""
-        steps, skip = divmod(items, self._size)
-        return self._state(epoch.batch_after(steps, self.plan), skip, steps == epoch.steps)
-
-    def _state(self, batch: int, skip: int, is_drained: bool) -> dict[str, Any]:
-        if self._saved is None or self._saved[0] is not self.plan:
-            self._saved = self.plan, states.save(self.plan, 0)
-        state = {**self._saved[1], "batch": batch}
-        if skip:
-            state["skip"] = skip
-        if is_drained:
-            state["drained"] = True
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at the position of `state`."""
-        plan, batch = states.load(self.plan, state)
-        skip, is_drained = state.get("skip", 0), state.get("drained", False)
-        if type(skip) is not int or not 0 <= skip < self._size:
-            allowed = f"an integer from 0 to {self._size - 1}"
-            raise PlanError("the state is corrupt", option="skip", found=skip, allowed=allowed)
-        if not isinstance(is_drained, bool):
-            raise PlanError(
-                "the state is corrupt", option="drained", found=is_drained, allowed="a bool"
-            )
-        self._position.plan = plan
-        self.move(batch, skip=skip, is_drained=is_drained)
-
-
 class EpochSampler(Sampler[Item]):
-    """Base class of samplers whose iterations are epochs of a plan.
+    """Base class of samplers whose iterations are epochs of a plan; it holds the position.
+
+    An iteration begins at the position and ends with the epoch. The position is moved before an
+    item is yielded. If an iteration is abandoned, the next one is the next epoch, as for other
+    datasets of PyTorch.
 
     Args:
-        position: The plan, and the batch to begin with.
+        plan: The plan.
         size: Number of items per step.
     """
 
-    def __init__(self, position: Position, size: int = 1) -> None:
+    def __init__(self, plan: Plan, size: int = 1) -> None:
         self.size = size
-        self.cursor = EpochCursor(position, size)
+        self._plan, self._batch = plan, 0
+        self._skip = 0  # items of the present batch that were yielded
+        self._left: tuple[int, int] | None = None  # where the last iteration has moved the position
+        self._next = 0  # first batch of the next iteration
+        self._is_drained = False  # all steps before the position were yielded, but not their end
 
     def items(self, batch: int) -> Sequence[Item]:
         """Return the items of the step that begins with `batch`."""
@@ -198,7 +66,16 @@ class EpochSampler(Sampler[Item]):
     @property
     def plan(self) -> Plan:
         """The plan: which examples a batch has."""
-        return self.cursor.plan
+        return self._plan
+
+    @property
+    def batch(self) -> int:
+        """The position: index of the first batch of the next step, over all ranks."""
+        return self._batch
+
+    @batch.setter
+    def batch(self, batch: int) -> None:
+        self._batch = batch
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} per epoch of {self.plan!r}>"
@@ -211,13 +88,70 @@ class EpochSampler(Sampler[Item]):
         """Iterate over the next epoch."""
         return EpochIterator(self)
 
+    def iterate(self, steps: range | None = None) -> Iterator[Item]:
+        """Yield the items of the iteration that :meth:`begin` has begun, or of the next one."""
+        steps, skip = self.begin() if steps is None else steps, self._skip
+        for batch in steps:
+            items = self.items(batch)
+            for number in range(skip, self.size):
+                self.reach(batch, number + 1)
+                yield items[number]
+            skip = 0
+        self.end()
+
+    def begin(self) -> range:
+        """Begin an iteration, and return the index of the first batch of each step."""
+        if self._left == (self.batch, self._skip):
+            self._move(self._next)
+        plan, first = self.plan, self.batch
+        steps = 0 if self._is_drained else plan.steps_left(first)
+        self._next = first + steps * plan.batches_per_step
+        if not (plan.is_endless or (self._is_drained and first % plan.batches_per_epoch == 0)):
+            self._next = plan.end_of_epoch(first)
+        self._left, self._is_drained = None, False
+        return range(first, first + steps * plan.batches_per_step, plan.batches_per_step)
+
+    def reach(self, batch: int, items: int) -> None:
+        """Move to the item `items` of the step that begins with `batch`."""
+        if items == self.size:
+            plan, items, first = self.plan, 0, batch
+            batch = first + plan.batches_per_step
+            if not plan.is_endless:
+                batch = min(batch, plan.end_of_epoch(first))
+        self.batch, self._skip = self._left = batch, items
+        self._is_drained = batch == self._next
+
+    def end(self) -> None:
+        """Move to the next epoch."""
+        self._move(self._next)
+        self._left = self._next, 0
+
+    def _move(self, batch: int, skip: int = 0) -> None:
+        self.batch, self._skip, self._left, self._is_drained = batch, skip, None, False
+
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with `epoch`, or at the position that was loaded within it."""
-        self.cursor.set_epoch(epoch)
+        length = self.plan.batches_per_epoch
+        epoch = check_int("epoch", epoch, 0, self.plan.native.last_batch // length - 2)
+        is_reached = self._left == (self.batch, self._skip)
+        if is_reached or (self.batch - self._is_drained) // length != epoch:
+            self._next = epoch * length
+            self._move(self._next)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a JSON object, which loaders of the same batches accept."""
-        return self.cursor.state_dict()
+        state = self._save()
+        if self._skip:
+            state["skip"] = self._skip
+        if self._is_drained:  # the next iteration is empty
+            state["drained"] = True
+        return state
+
+    def _save(self) -> dict[str, Any]:
+        return states.save(self.plan, self.batch)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._plan, self._batch = states.load(self.plan, state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of another sampler or loader, with any number of ranks.
@@ -225,14 +159,19 @@ class EpochSampler(Sampler[Item]):
         Raises:
             PlanError: If it is not a valid state, or the state of other batches.
         """
-        self.cursor.load_state_dict(state)
+        skip = state.get("skip", 0) if isinstance(state, Mapping) else 0
+        if type(skip) is not int or not 0 <= skip < self.size:
+            allowed = f"an integer from 0 to {self.size - 1}"
+            raise PlanError("the state is corrupt", option="skip", found=skip, allowed=allowed)
+        self._load(state)
+        self._move(self.batch, skip)
+        self._is_drained = state.get("drained") is True
 
 
 class EpochIterator(Iterator[Item]):
-    """One iteration over an :class:`EpochSampler`.
+    """One iteration over an :class:`EpochSampler`, with a state for ``StatefulDataLoader``.
 
-    Its state is the position within the epoch, also at its end; the state of the sampler then is
-    the beginning of the next epoch. ``StatefulDataLoader`` saves both.
+    At its end, its state is the end of the epoch; the state of the sampler is the next epoch.
 
     Args:
         sampler: The sampler.
@@ -240,46 +179,24 @@ class EpochIterator(Iterator[Item]):
 
     def __init__(self, sampler: EpochSampler[Item]) -> None:
         self._sampler = sampler
-        self._epoch: EpochSteps | None = None
-        self._drawn = 0
-        self._items: Sequence[Item] = ()
+        self._items = sampler.iterate()
+        self._has_ended = False
 
     def __next__(self) -> Item:
-        sampler = self._sampler
-        epoch = self._begin() if self._epoch is None else self._epoch
-        step, number = divmod(self._drawn, sampler.size)
-        if step == epoch.steps:
-            self._end()
-            raise StopIteration
-        if number == 0 or not self._items:
-            self._items = sampler.items(epoch.first + step * sampler.plan.batches_per_step)
-        self._drawn += 1
-        self._advance(epoch)
-        return self._items[number]
-
-    def _begin(self) -> EpochSteps:
-        self._epoch = self._sampler.cursor.begin()
-        self._drawn = self._epoch.skip
-        return self._epoch
-
-    def _advance(self, epoch: EpochSteps) -> None:
-        self._sampler.cursor.advance(epoch, self._drawn)
-
-    def _end(self) -> None:
-        self._sampler.cursor.end()
+        for item in self._items:
+            return item
+        self._has_ended = True
+        raise StopIteration
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position within this iteration."""
-        cursor = self._sampler.cursor
-        if self._epoch is None:
-            return cursor.next_state()
-        return cursor.state_within(self._epoch, self._drawn)
+        state = self._sampler.state_dict()
+        return {**state, "drained": True} if self._has_ended else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position within another iteration."""
         self._sampler.load_state_dict(state)
-        self._items = ()
-        self._begin()
+        self._items = self._sampler.iterate(self._sampler.begin())
 
 
 class PlanBatchSampler(EpochSampler[list[int]]):
@@ -297,7 +214,7 @@ class PlanBatchSampler(EpochSampler[list[int]]):
     """
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(Position(plan))
+        super().__init__(plan)
 
     def items(self, batch: int) -> list[list[int]]:
         return [_draw(self.plan, batch)]
@@ -418,7 +335,7 @@ class MPerClassSampler(EpochSampler[int]):
             steps_per_epoch=max(1, self.list_size // size),
         )
         plan = plan.for_rank(*find_rank(rank, world_size), "independent")
-        super().__init__(Position(plan), min(size, self.list_size))
+        super().__init__(plan, min(size, self.list_size))
 
     def _check(self, batch_size: int, length: int) -> None:
         if batch_size < 1 or batch_size % self.m_per_class:
