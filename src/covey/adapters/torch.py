@@ -268,11 +268,11 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
 
     @property
     def batch(self) -> int:
-        return self._loader.position.batch
+        return int(self._loader.state_dict()["batch"])
 
     @batch.setter
     def batch(self, batch: int) -> None:
-        self._loader.position.batch = batch
+        self._loader._move(self._loader.plan, batch)  # may be within a step, unlike seek()
 
     def _save(self) -> dict[str, Any]:
         return self._loader.state_dict()
