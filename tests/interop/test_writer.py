@@ -502,6 +502,14 @@ def test_serializer_that_fails(tmp_path, serializer, reason):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_sparse_features_of_any_type(tmp_path, kind):
+    writer = TFRecordWriter(birds, Serializer(), tmp_path, "train", 1, kind(["tags"]))
+    assert writer.sparse_features == ["tags"]
+    assert type(writer.sparse_features[0]) is str
+    assert not TFRecordWriter(birds, Serializer(), tmp_path, "train", 1, kind([])).sparse_features
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("split", "a-b"), ("total_examples", -1), ("sparse_features", "tags")],

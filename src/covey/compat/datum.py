@@ -126,7 +126,7 @@ class TFRecordWriter:
         self._directory = Path(os.path.abspath(self.path))
         self.split = split
         self.total_examples = None if total_examples is None else int(total_examples)
-        self.sparse_features = list(sparse_features or ())
+        self.sparse_features = [] if sparse_features is None else list(map(str, sparse_features))
         self.gen_kwargs = {**gen_kwargs, "split": split}
         self.current_examples = 0
         """Number of cached examples."""
