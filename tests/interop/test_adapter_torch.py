@@ -465,6 +465,9 @@ def test_lengths_and_errors_of_pytorch_metric_learning(m):
             continue
         found = MPerClassSampler(LABELS, m, batch_size, length)
         assert len(found) == len(expected) == len(list(found))
+        assert found.labels_to_indices.keys() == expected.labels_to_indices.keys()
+        for label, positions in expected.labels_to_indices.items():
+            assert np.array_equal(found.labels_to_indices[label], positions)
         for name in ("m_per_class", "batch_size", "length_of_single_pass", "list_size"):
             assert getattr(found, name) == getattr(expected, name)
         assert sorted(found.labels) == sorted(expected.labels)

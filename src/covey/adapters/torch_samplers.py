@@ -17,7 +17,7 @@ from covey.loader import state as states
 from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Epoch, Weights
-from covey.plan.base import check_int
+from covey.plan.base import Ids, check_int
 from covey.plan.weights import SmallClasses
 
 Item = TypeVar("Item", covariant=True)
@@ -317,6 +317,7 @@ class MPerClassSampler(EpochSampler[int]):
         # Labels of any type are accepted, strings and fractions included.
         distinct, class_ids = np.unique(as_array(labels), return_inverse=True)
         self.labels: list[Any] = distinct.tolist()
+        self._class_ids = class_ids.reshape(-1)
         if not self.labels:
             raise PlanError(option="labels", found=[], allowed="at least one label")
         self.m_per_class = check_int("m", int(m), 1)
@@ -336,6 +337,13 @@ class MPerClassSampler(EpochSampler[int]):
         )
         plan = plan.for_rank(*find_rank(rank, world_size), "independent")
         super().__init__(plan, min(size, self.list_size))
+
+    @property
+    def labels_to_indices(self) -> dict[Any, Ids]:
+        """The positions of the examples of each label."""
+        order = np.argsort(self._class_ids, kind="stable")
+        ends = np.cumsum(np.bincount(self._class_ids))[:-1]
+        return dict(zip(self.labels, np.split(order, ends), strict=True))
 
     def _check(self, batch_size: int, length: int) -> None:
         if batch_size < 1 or batch_size % self.m_per_class:
