@@ -391,9 +391,11 @@ def test_batch_ids():
     sampler = multi(X, Y, 3, steps_per_epoch=5, augmenter=repeat)
     assert np.array_equal(sampler[np.int64(3)][0], sampler[3][0])
     assert np.array_equal(sampler[3][0], sampler.generate_batch(3)[0])
-    for batch_id in (-1, 5, 10**30):
-        with pytest.raises(IndexError, match="an epoch has 5"):
-            sampler[batch_id]
+    # As in TensorFlow Similarity, any integer is the id of a batch.
+    sampler.epoch = 2
+    for batch_id, step in ((-1, 14), (-6, 14), (5, 15), (7, 17)):
+        for made in (sampler[batch_id], sampler.generate_batch(batch_id)):
+            assert made[0][::2].tolist() == planned(sampler, range(step, step + 1))[0]
     for batch_id in (1.5, "1", slice(1, 2), None):
         with pytest.raises(TypeError):
             sampler[batch_id]
@@ -439,7 +441,65 @@ def test_an_incomplete_iteration_does_not_count_as_an_epoch(workers):
     assert settles(sampler_threads, 0)
 
 
+def begin_and_end(sampler, *requests):
+    sampler.on_epoch_begin()
+    for batch_id in requests:
+        sampler[batch_id]
+    sampler.on_epoch_end()
+
+
+def loop(sampler, count):
+    for _ in zip(range(count), sampler, strict=False):
+        pass
+    sampler.on_epoch_end()
+
+
+STEP_0, ALL = [0], [0, 1, 2, 3, 4]
+EPOCHS = {
+    "nothing": (lambda s: s.on_epoch_end(), 0),
+    "an index": (lambda s: (s[3], s.on_epoch_end()), 1),
+    "generate_batch": (lambda s: (s.generate_batch(2), s.on_epoch_end(), s.on_epoch_end()), 1),
+    "two loops of two steps": (lambda s: (loop(s, 2), loop(s, 2)), 2),
+    "a complete loop": (lambda s: (list(s), s.on_epoch_end()), 1),
+    "an incomplete loop": (lambda s: next(iter(s)), 0),
+    "all between begin and end": (lambda s: begin_and_end(s, *ALL), 1),
+    "all in another order": (lambda s: begin_and_end(s, 3, 1, 4, 0, 2), 1),
+    "one to build a model": (lambda s: (begin_and_end(s, 0), begin_and_end(s, *ALL)), 1),
+    "all before begin": (lambda s: ([s[i] for i in ALL], begin_and_end(s, 0)), 0),
+    "not all": (lambda s: begin_and_end(s, 0, 1, 2, 3, 3), 0),
+    "halves": (lambda s: (begin_and_end(s, 0, 1, 2), begin_and_end(s, 3, 4)), 1),
+    "types of Keras": (lambda s: (s[0], s[1], s.num_batches, s.on_epoch_end()), 0),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", EPOCHS)
+def test_calls_that_end_an_epoch(kind, workers):
+    sampler = multi(X, Y, 3, steps_per_epoch=5, workers=workers)
+    use, epochs = EPOCHS[kind]
+    use(sampler)
+    assert sampler.epoch == epochs
+
+
 # Augmenters and the warm-up.
+
+
+def test_a_batch_without_examples():
+    for augment in (lambda x, y, *_: (x[:0], y[:0]), lambda x, y, *_: ({"a": x[:0]}, y)):
+        with pytest.raises(PlanError, match="the batch has no examples") as caught:
+            multi(X, Y, 3, augmenter=augment)[4]
+        assert caught.value.step == 4
+
+
+def test_functions_for_tensors_are_told_of_the_type():
+    def tensors_only(x, y, *_):
+        return x.numpy() + 1, y
+
+    with pytest.raises(AttributeError) as caught:
+        multi(X, Y, 3, augmenter=tensors_only)[0]
+    assert 'augmenter_framework="tensorflow"' in caught.value.__notes__[0]
+    sampler = multi(X, Y, 3, augmenter=tensors_only, augmenter_framework="tensorflow")
+    assert sampler[0][0].tolist() == [number + 1 for number in planned(sampler, range(1))[0]]
 
 
 def test_augmenter():
@@ -485,7 +545,7 @@ def test_number_of_augmentations(augmenter):
         (number,) = set(sampler[0][0].tolist())
         return number
 
-    assert third(multi(X, Y, 3, 4, augmenter=augmenter)) == 0
+    assert third(multi(X, Y, 3, 4, augmenter=augmenter)) == 1
     assert third(multi(X, Y, 3, 4, augmenter=augmenter, num_augmentations_per_example=5)) == 5
     assert third(multi(X, Y, 3, 4, augmenter=examples)) == 4
     for each in (augmenter, examples):
@@ -493,7 +553,7 @@ def test_number_of_augmentations(augmenter):
         assert third(single(X, each, 3, num_augmentations_per_example=7)) == 7
     replaced = multi(X, Y, 3, 4, augmenter=examples)
     replaced.augmenter = augmenter
-    assert third(replaced) == 0
+    assert third(replaced) == 1
     with pytest.raises(PlanError) as caught:
         multi(X, Y, num_augmentations_per_example=-1)
     assert caught.value.option == "num_augmentations_per_example"
@@ -587,9 +647,10 @@ def test_warmup(warmup):
                  lambda: single(X, augment, 3, 3, warmup=warmup)):  # fmt: skip
         sampler, seen[:] = make(), []
         list(sampler)
-        for batch_id in range(3):  # an epoch of a caller that reads batches by index
+        for batch_id in range(3):
             sampler[batch_id]
         sampler.on_epoch_end()
+        sampler.on_epoch_end()  # without a request: no epoch
         assert (sampler.is_warmup, sampler.epoch) == (False, 2)
         list(sampler)
         assert seen == [True] * 3 * max(0, warmup) + [False] * 3 * (3 - max(0, warmup))
@@ -723,11 +784,20 @@ def test_index_per_class():
     assert set(names[x].tolist()) == {"owl", "wren"}
 
 
-@pytest.mark.parametrize(("begin", "size"), [(58, 3), (-1, 2), (61, -1), (0, -2), (0, 61)])
-def test_invalid_slices(begin, size):
-    for sampler in (multi(X, Y), single(X, identity, 3)):
-        with pytest.raises(PlanError, match="at most 60, the number of examples"):
-            sampler.get_slice(begin, size)
+@pytest.mark.parametrize(
+    ("begin", "size", "expected"),
+    [(58, 3, slice(58, 60)), (61, -1, slice(0)), (61, 2, slice(0)), (0, 61, slice(60)),
+     (-3, 2, slice(57, 59)), (-2, -1, slice(58, 60)), (-99, 3, slice(3)), (5, 0, slice(0))],
+)  # fmt: skip
+@pytest.mark.parametrize("x", [X, X.tolist()])
+def test_slices_end_at_the_last_example(x, begin, size, expected):
+    for sampler in (multi(x, Y), single(x, identity, 3)):
+        assert [part.tolist() for part in sampler.get_slice(begin, size)] == [
+            part[expected].tolist() for part in sampler.get_slice()
+        ]
+        with pytest.raises(PlanError) as caught:
+            sampler.get_slice(0, -2)
+        assert caught.value.option == "size"
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -805,6 +875,8 @@ def test_only_the_examples_of_a_batch_are_loaded():
     x, y = sampler[0]
     assert x.tolist() == planned(sampler, range(1))[0] == paths.requests
     assert np.array_equal(Y[x], y)
+    assert sampler.load_example_fn is number_of
+    assert multi(X, Y).load_example_fn(X[3]) == 3
     series = pd.Series([f"picture {number}" for number in range(60)], index=range(9, 69))
     assert np.array_equal(multi(series, Y, 3, load_example_fn=number_of)[0][0], x)
 
@@ -959,7 +1031,7 @@ def test_keras_without_pydataset(monkeypatch):
     keras.utils = types.ModuleType("keras.utils")
     monkeypatch.setitem(sys.modules, "keras", keras)
     found = runpy.run_path(sys.modules["covey.adapters.keras"].__file__)
-    assert found["PyDataset"]().workers == 1
+    assert found["KerasDataset"]().workers == 1
     assert found["backend"]() == "numpy"
 
 

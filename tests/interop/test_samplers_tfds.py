@@ -199,8 +199,24 @@ def test_relative_paths_and_datasets_of_covey(directory, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["no_such_flock", "no such flock", "no_such_flock/config:1.0.0"])
 def test_unknown_names(data_dir, name):
-    with pytest.raises(DatasetError, match=name):
+    with pytest.raises(DatasetError, match=name) as caught:
         TFDatasetMultiShotMemorySampler(name, 2, data_dir=data_dir)
+    assert caught.value.option == "dataset_name"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_similar_name_is_suggested():
+    with pytest.raises(DatasetError) as caught:
+        TFDatasetMultiShotMemorySampler("minst", 2)
+    assert caught.value.suggestion == "mnist"
+
+
+def test_preprocess_fn_that_calls_numpy(flock):
+    with pytest.raises(AttributeError) as caught:
+        flock(2, preprocess_fn=lambda x, y: (x.numpy(), y))
+    assert any("remove .numpy()" in note for note in caught.value.__notes__)
+    floats = flock(2, preprocess_fn=lambda x, y: (tf.image.convert_image_dtype(x, tf.float32), y))
+    assert np.array_equal(floats[0][0], flock(2)[0][0] / np.float32(255))
 
 
 def test_missing_directories(tmp_path):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import random
 import sys
 import threading
-from types import FrameType
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
+from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import FRAMEWORKS, Framework
 
 try:
@@ -21,15 +25,24 @@ except ImportError:  # Keras, or its backend, is not installed
 class _Settings:
     """Base class of samplers without Keras: the settings of ``PyDataset``, unused."""
 
-    def __init__(
-        self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10
-    ) -> None:
-        self.workers = workers
+    def __init__(self, use_multiprocessing: bool = False, max_queue_size: int = 10) -> None:
         self.use_multiprocessing = use_multiprocessing
         self.max_queue_size = max_queue_size
 
 
 PyDataset: Any = getattr(getattr(keras, "utils", None), "PyDataset", _Settings)
+
+
+class _Workers(int):
+    """Number of workers of a sampler, which prefetches batches itself: Keras must not do it.
+
+    If Keras 3 has to build the model, it requests a batch before the first epoch. Its own queue,
+    which it starts if ``workers > 1``, then returns the batches that it prefetched for this request
+    in the first epoch, in addition to the others.
+    """
+
+    def __gt__(self, other: object) -> bool:
+        return False
 
 
 class KerasDataset(PyDataset):
@@ -40,6 +53,11 @@ class KerasDataset(PyDataset):
     of its own class ``Sequence`` only. Importing it loads TensorFlow, so ``Sequence`` becomes a
     base class of this class when an object is created or unpickled, if TF_USE_LEGACY_KERAS is set
     or ``tf_keras`` was imported before.
+
+    Args:
+        workers: Number of threads or processes that prefetch batches; 0 and 1 prefetch none.
+        use_multiprocessing: Prefetch in processes.
+        max_queue_size: Number of prefetched batches; at least two per worker.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
@@ -47,6 +65,26 @@ class KerasDataset(PyDataset):
         if sequence is not None and not issubclass(KerasDataset, sequence):
             KerasDataset.__bases__ = (*KerasDataset.__bases__, sequence)
         return super().__new__(cls)
+
+    def __init__(
+        self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10
+    ) -> None:
+        super().__init__(use_multiprocessing=use_multiprocessing, max_queue_size=max_queue_size)
+        self.workers = workers
+
+    @property
+    def workers(self) -> int:
+        """Number of threads or processes that prefetch batches."""
+        return _Workers(self._worker_count)
+
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        self._worker_count = int(workers)
+
+    @property
+    def _prefetches(self) -> bool:
+        """Whether batches are prefetched. It is not a comparison of :attr:`workers`."""
+        return self._worker_count > 1 or (self._worker_count == 1 and self.use_multiprocessing)
 
 
 def _is_legacy() -> bool:
@@ -73,91 +111,163 @@ def backend() -> Framework:
     return used if used in FRAMEWORKS else "numpy"
 
 
+# Names of worker threads begin with it.
+_THREADS = "covey-sampler"
+
+# The sampler of a worker process.
+_dataset: Any = None
+
+
+def _start_worker(dataset: Any) -> None:
+    global _dataset
+    _dataset = dataset
+
+
+def _generate(batch_id: int) -> Any:
+    return _dataset.generate_batch(batch_id)
+
+
 def is_worker() -> bool:
-    """Return whether this is a worker process of Keras."""
-    return multiprocessing.current_process().name.startswith("Keras_worker")
+    """Return whether this is a worker process, of a sampler or of Keras 2."""
+    name = multiprocessing.current_process().name
+    return _dataset is not None or name.startswith("Keras_worker")
 
 
-def _is_evaluation() -> bool:
-    """Return whether ``evaluate`` or ``predict`` of Keras is calling, not ``fit``.
+def is_prefetching() -> bool:
+    """Return whether this is a worker, thread or process, that makes a batch before its request."""
+    return is_worker() or threading.current_thread().name.startswith(_THREADS)
 
-    Keras calls the same hooks of a dataset for all of them, in the thread of the caller, and passes
-    no arguments: only the stack tells them apart.
+
+class Prefetcher:
+    """Makes batches in threads or processes before they are requested.
+
+    The order of the requests is known from the second one on: 0, 1, 2, ..., or the one in which
+    Keras shuffles them for ``fit(shuffle=True)``. A batch that is requested out of this order is
+    made when it is requested.
+
+    Args:
+        dataset: A sampler; its method ``generate_batch`` makes a batch.
+        convert: Function that converts a batch of a worker process to tensors.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_name
-        is_keras = str(frame.f_globals.get("__name__")).startswith("keras.")
-        if is_keras and name in ("fit", "evaluate", "predict"):
-            return name != "fit"
-        frame = frame.f_back
-    return False
+
+    def __init__(self, dataset: Any, convert: Callable[[Any], Any]) -> None:
+        self._dataset = dataset
+        self._convert = convert
+        self.random_state: Any = None
+        """State of the module ``random`` before Keras shuffled the batch ids."""
+        self._lock = threading.Lock()
+        self._last: int | None = None
+        self._executor: Executor | None = None
+        self._next: int | None = None  # the batch that is first in _batches
+        self._rest: Iterator[int] = iter(())
+        self._batches: Generator[Any, None, None] | None = None
+
+    def take(self, batch_id: int) -> Any:
+        """Return a batch."""
+        with self._lock:
+            last, self._last = self._last, batch_id
+            if batch_id == self._next:
+                self._next = None  # remains None if a worker raises an error
+                assert self._batches is not None
+                batch = next(self._batches)
+                self._next = next(self._rest, None)
+                return self._convert(batch) if self._dataset.use_multiprocessing else batch
+            if self._executor is None and last is not None:
+                self._start(self._find_rest(last, batch_id))
+        return self._dataset.generate_batch(batch_id)
+
+    def close(self) -> None:
+        """Stop the workers. Later requests, of a thread of TensorFlow, make their batch."""
+        with self._lock:
+            self._next = None
+            if self._batches is not None:
+                self._batches.close()
+            if self._executor is not None:
+                self._executor.shutdown()
+
+    def __del__(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+    def _find_rest(self, last: int, batch_id: int) -> Sequence[int]:
+        """Return the batches that will be requested after these two."""
+        count = len(self._dataset)
+        if batch_id == last + 1:
+            return range(batch_id + 1, count)
+        if self.random_state is None:
+            return ()
+        shuffled = random.Random()
+        shuffled.setstate(self.random_state)
+        order = list(range(count))
+        shuffled.shuffle(order)
+        begin = order.index(batch_id)
+        return order[begin + 1 :] if begin and order[begin - 1] == last else ()
+
+    def _start(self, rest: Sequence[int]) -> None:
+        if not rest:
+            return
+        dataset, workers = self._dataset, int(self._dataset.workers)
+        if dataset.use_multiprocessing:
+            self._executor = ProcessPoolExecutor(
+                workers, initializer=_start_worker, initargs=(dataset,)
+            )
+        else:
+            self._executor = DaemonThreads(workers, _THREADS)
+        make = _generate if dataset.use_multiprocessing else dataset.generate_batch
+        tasks = (partial(make, batch_id) for batch_id in rest)
+        in_flight = max(2 * workers, dataset.max_queue_size)
+        self._batches = ordered_map(tasks, self._executor, in_flight)
+        self._rest = iter(rest)
+        self._next = next(self._rest)
 
 
 class EpochCounter:
     """Decides which calls of ``on_epoch_end`` end an epoch.
 
-    Keras calls ``on_epoch_begin`` and ``on_epoch_end`` around each epoch. It also calls
-    ``on_epoch_end`` when ``fit`` or ``evaluate`` resets its iterator; and, if the model or its loss
-    is not built, it requests one batch between both calls first. These calls are recognised by the
-    batches that were requested, and do not count. Without ``on_epoch_begin``, a call counts if all
-    batches of an epoch were requested, as in a loop of the user. Calls from ``evaluate`` and
-    ``predict``, and from the validation in ``fit``, do not count.
+    After ``on_epoch_begin``, a call counts if all batches were requested. Keras calls both around
+    an epoch, and around the request of one batch with which it builds a model. It also calls both
+    if ``fit`` or ``evaluate`` has fewer steps than the sampler, and continues after it: the
+    requests of several such calls are added.
 
-    If workers prefetch, the requests that build the model look like an epoch, which is counted.
-    Keras then returns the batches of that epoch that were prefetched before those of the next one:
-    no batch is repeated, but the others of that epoch are skipped. To avoid it, build the model,
-    its loss and its optimizer before ``fit``, with ``model.train_on_batch`` for instance.
+    Without ``on_epoch_begin``, a call counts if a batch was requested since the last call, as in
+    Keras 2 and in loops of the caller. Keras 3 calls ``on_epoch_end`` so too, before an epoch, and
+    may have requested batches to learn their types; it reads ``num_batches`` before this call.
 
     Args:
         batches: Number of batches per epoch.
     """
 
-    # Keras before 3.6 does not call on_epoch_begin.
-    _has_begin = hasattr(PyDataset, "on_epoch_begin")
-
     def __init__(self, batches: int) -> None:
         self._batches = batches
-        self._is_running = False
-        self._is_evaluation = False
-        # The thread of a completed evaluation: others may still prefetch for it.
-        self._evaluator: int | None = None
-        self._was_reset = False
-        self._first_requests: set[int] = set()  # at most two
-        self._ends_requested: set[int] = set()  # of the first and the last batch
+        self._is_open = False
+        self._is_partial = False  # the last on_epoch_end was called before all were requested
+        self._requested: set[int] = set()
+        self._has_request = False
 
     def request(self, batch_id: int) -> None:
         """Record the request of a batch."""
-        if self._is_evaluation or self._evaluator not in (None, threading.get_ident()):
-            return
-        if len(self._first_requests) < 2:
-            self._first_requests.add(batch_id)
-        if batch_id in (0, self._batches - 1):
-            self._ends_requested.add(batch_id)
+        self._has_request = True
+        if (self._is_open or self._is_partial) and batch_id < self._batches:
+            self._requested.add(batch_id)
 
-    def begin(self) -> None:
-        """Record a call of ``on_epoch_begin``."""
-        self._is_evaluation = _is_evaluation()
-        if self._is_evaluation:
-            return
-        self._evaluator = None
-        self._is_running = True
-        self._first_requests, self._ends_requested = set(), set()
+    def begin(self, *, is_open: bool = True) -> None:
+        """Record a call of ``on_epoch_begin``; of a loop over the sampler if not `is_open`."""
+        self._is_open = is_open
+        if not self._is_partial:
+            self._requested.clear()
+
+    def prepare(self) -> None:
+        """Record that Keras read ``num_batches``."""
+        self._has_request = False
+        if not self._is_open:
+            self._is_partial = False
 
     def end(self) -> bool:
         """Record a call of ``on_epoch_end``, and return whether an epoch has ended."""
-        self._is_evaluation, self._evaluator = False, None
-        if _is_evaluation():
-            self._evaluator = threading.get_ident()
-            return False
-        was_running, requests, ends = self._is_running, self._first_requests, self._ends_requested
-        self._is_running = False
-        self._first_requests, self._ends_requested = set(), set()
-        if not self._has_begin:
-            return True
-        if not was_running:
-            self._was_reset = True
-            return ends == {0, self._batches - 1}
-        is_build = len(requests) == 1 < self._batches and not self._was_reset
-        self._was_reset = is_build
-        return not is_build
+        is_complete = len(self._requested) == self._batches
+        counts = is_complete if self._is_open else self._has_request
+        self._is_partial = self._is_open and not is_complete
+        self._is_open = self._has_request = False
+        if counts:
+            self._requested.clear()
+        return counts

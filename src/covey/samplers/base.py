@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import inspect
 import operator
+import random
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import Framework, check_framework, tensors
-from covey.adapters.keras import EpochCounter, KerasDataset, backend, is_worker
+from covey.adapters.keras import (
+    EpochCounter,
+    KerasDataset,
+    Prefetcher,
+    backend,
+    is_prefetching,
+    is_worker,
+)
 from covey.errors import PlanError
 from covey.loader.options import Hook, augment
 from covey.plan.base import BatchKey, check_int
+from covey.samplers.inputs import told_of_arrays
 
 Augmenting = Callable[..., tuple[Any, Any]]
 
@@ -30,6 +38,16 @@ def _takes_augmentations(augmenter: Augmenting) -> bool:
         if names[2:3] == ["num_augmentations_per_example"]:
             return True
     return False
+
+
+def _is_empty(batch: Any) -> bool:
+    """Return whether an array of x or y has no rows."""
+    if isinstance(batch, Mapping):
+        return any(map(_is_empty, batch.values()))
+    if isinstance(batch, (tuple, list)):
+        return not batch or any(map(_is_empty, batch))
+    shape = tuple(getattr(batch, "shape", ()))
+    return shape[:1] == (0,)
 
 
 class Sampler(KerasDataset, metaclass=ABCMeta):
@@ -60,6 +78,8 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         options: ``workers``, ``use_multiprocessing`` and ``max_queue_size`` of Keras.
     """
 
+    _prefetcher: Prefetcher | None = None
+
     def __init__(
         self,
         classes_per_batch: int,
@@ -70,7 +90,7 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         *,
         framework: Framework | None = None,
         augmenter_framework: Framework = "numpy",
-        num_augmentations_per_example: int = 0,
+        num_augmentations_per_example: int = 1,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -142,19 +162,34 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         return self.epoch < self.warmup
 
     def step(self, batch_id: int) -> int:
-        """Return the index over all epochs of a batch of this epoch."""
+        """Return the index over all epochs of a batch of this epoch.
+
+        Negative ids count from the end of the epoch; ids beyond it are those of later epochs.
+        """
+        return self.epoch * self.steps_per_epoch + self._batch_id(batch_id)
+
+    def _batch_id(self, batch_id: int) -> int:
         number = operator.index(batch_id)
-        if not 0 <= number < self.steps_per_epoch:
-            raise IndexError(f"batch_id is {number}; an epoch has {self.steps_per_epoch} batches")
-        return self.epoch * self.steps_per_epoch + number
+        return number if number >= 0 else number % self.steps_per_epoch
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
         return self.steps_per_epoch
 
+    @property
+    def num_batches(self) -> int:
+        """Number of batches per epoch."""
+        if self._prefetcher is not None:
+            self._prefetcher.random_state = random.getstate()
+        self._counter.prepare()
+        return self.steps_per_epoch
+
     def __getitem__(self, batch_id: int) -> tuple[Any, Any]:
-        self._counter.request(operator.index(batch_id))
-        return self.generate_batch(batch_id)
+        number = self._batch_id(batch_id)
+        self._counter.request(number)
+        take = self.generate_batch if self._prefetcher is None else self._prefetcher.take
+        batch: tuple[Any, Any] = take(number)
+        return batch
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over the batches of an epoch; after the last one, the next epoch begins.
@@ -162,22 +197,28 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         Batches are prefetched if ``workers`` is > 1.
         """
         self.on_epoch_begin()
-        tasks = (partial(self.__getitem__, batch_id) for batch_id in range(len(self)))
-        executor = DaemonThreads(self.workers, "covey-sampler") if self.workers > 1 else None
+        self._counter.begin(is_open=False)  # after a break, on_epoch_end of the caller counts
         try:
-            yield from ordered_map(tasks, executor, in_flight=2 * self.workers)
+            for batch_id in range(len(self)):
+                yield self[batch_id]
         finally:
-            if executor is not None:
-                executor.shutdown()
+            self._stop_prefetching()
         self.on_epoch_end()
 
     def generate_batch(self, batch_id: int) -> tuple[Any, Any]:
         """Return a batch of this epoch, x and y, after the augmenter was called."""
-        step = self.step(batch_id)
-        x, y = self.get_examples(
-            batch_id, self.classes_per_batch, self.examples_per_class_per_batch
-        )
-        return self._to_tensors(*self._augment(x, y, step))
+        number = self._batch_id(batch_id)
+        if not is_prefetching():
+            self._counter.request(number)
+        x, y = self.get_examples(number, self.classes_per_batch, self.examples_per_class_per_batch)
+        x, y = self._augment(x, y, self.step(number))
+        if _is_empty(x) or _is_empty(y):
+            raise PlanError(
+                "the batch has no examples",
+                step=self.step(number),
+                remedy="the augmenter must return examples" if self._augmenter else "",
+            )
+        return self._to_tensors(x, y)
 
     @property
     def _augmented_examples_per_class(self) -> int:
@@ -193,7 +234,8 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
     def _augment(self, x: Any, y: Any, step: int) -> tuple[Any, Any]:
         if self._augmenter is not None:
             x, y = self._augmented_type(x), self._augmented_type(y)
-            x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
+            with told_of_arrays('pass augmenter_framework="tensorflow" for tensors'):
+                x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
         return x, y
 
     def _to_tensors(self, x: Any, y: Any) -> tuple[Any, Any]:
@@ -219,22 +261,33 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         return tensors(self.framework)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_convert"}
+        excluded = ("_convert", "_prefetcher")
+        return {name: value for name, value in self.__dict__.items() if name not in excluded}
 
     # Epochs.
 
     def on_epoch_begin(self) -> None:
-        """Begin an epoch; Keras calls this."""
+        """Begin an epoch; Keras calls this, and a loop over the sampler."""
+        self._stop_prefetching()
         self._counter.begin()
+        if self._prefetches:
+            self._prefetcher = Prefetcher(self, self._convert)
 
     def on_epoch_end(self) -> None:
         """End the epoch; Keras calls this, and a loop over the sampler.
 
-        ``evaluate`` and ``predict`` of Keras do not advance the epoch: they yield the same batches
-        every time.
+        The epoch advances if a batch was requested since the last call; after
+        :meth:`on_epoch_begin`, if all batches of the epoch were requested. Requests of processes
+        that the sampler does not start are not known.
         """
+        self._stop_prefetching()
         if self._counter.end():
             self.epoch += 1
+
+    def _stop_prefetching(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch as a JSON object."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ def check_function(option: str, function: Any, arguments: str) -> None:
     """Raise FeatureError unless an argument is a function or None."""
     if function is not None and not callable(function):
         raise FeatureError(option=option, found=function, allowed=f"a function of {arguments}")
+
+
+@contextmanager
+def told_of_arrays(remedy: str) -> Iterator[None]:
+    """Add `remedy` to the error of a function that calls ``numpy()`` of x or y."""
+    try:
+        yield
+    except AttributeError as error:
+        if error.name == "numpy":
+            add_location(error, f"x and y are numpy arrays; {remedy}")
+        raise
 
 
 def is_in_memory(x: Any) -> bool:
@@ -53,7 +65,7 @@ class ExampleRows:
         self.items = as_array(x) if is_in_memory(x) else x
         if isinstance(self.items, np.ndarray) and self.items.ndim == 0:
             raise FeatureError("it is a single value; must be a sequence of examples", option=name)
-        self._load = load
+        self.load = load
         self._row_bytes = 0
         if isinstance(self.items, np.ndarray) and load is None:
             is_plain = self.items.dtype.kind in _PLAIN_KINDS and self.items.flags.c_contiguous
@@ -68,7 +80,7 @@ class ExampleRows:
             rows = np.empty((len(ids), *self.items.shape[1:]), self.items.dtype)
             _core.take_rows(self.items, self._row_bytes, ids, rows)
             return rows
-        if isinstance(self.items, np.ndarray) and self._load is None:
+        if isinstance(self.items, np.ndarray) and self.load is None:
             return self.items[ids]
         return _stack([self._row(number) for number in ids.tolist()])
 
@@ -79,10 +91,10 @@ class ExampleRows:
 
     def _row(self, number: int) -> Any:
         item = self.items[number]
-        if self._load is None:
+        if self.load is None:
             return item
         try:
-            loaded = self._load(item)
+            loaded = self.load(item)
             if loaded is None or isinstance(loaded, (dict, tuple)):
                 kind = type(loaded).__name__
                 raise FeatureError(f"load_example_fn returned {kind}; must be one array")
@@ -95,6 +107,8 @@ class ExampleRows:
 def _stack(rows: list[Any]) -> Any:
     if rows and isinstance(rows[0], bytes):  # numpy's strings drop trailing zeros
         return np.array(rows, object)
+    if not rows:
+        return np.zeros(0)
     arrays = [np.asarray(row) for row in rows]
     shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
@@ -161,15 +175,13 @@ def _untensor(item: Any) -> Any:
 
 
 def parse_slice(begin: int, size: int, count: int) -> tuple[int, int]:
-    """Return the begin and the end of a slice of examples; a size of -1 is all that follow."""
-    begin, size = operator.index(begin), operator.index(size)
-    end = count if size == -1 else begin + size
-    if not 0 <= begin <= end <= count:
-        raise PlanError(
-            f"begin is {begin} and size is {size}; begin + size must be at most {count:,}, the "
-            "number of examples"
-        )
-    return begin, end
+    """Return the begin and the end of a slice of `size` examples; -1 is all that follow.
+
+    It ends at the last example. A negative `begin` counts from the end.
+    """
+    begin, size = operator.index(begin), check_int("size", size, -1)
+    begin = max(0, begin + count) if begin < 0 else min(begin, count)
+    return begin, count if size == -1 else min(begin + size, count)
 
 
 def select_examples(

@@ -174,6 +174,11 @@ class MultiShotMemorySampler(MemorySampler):
         return self._y[ids]
 
     @property
+    def load_example_fn(self) -> Callable[[Any], Any]:
+        """The function that returns the example for an item of x."""
+        return self._x.load or _identity
+
+    @property
     def class_list(self) -> list[Any]:
         """The classes that are drawn from, as in y."""
         positions = np.searchsorted(self._classes.labels, self._balanced.labels)
@@ -214,6 +219,10 @@ class MultiShotMemorySampler(MemorySampler):
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]
         return self._to_tensors(self._x.take(ids), self._labels(ids))
+
+
+def _identity(item: Any) -> Any:
+    return item
 
 
 def _positions_of_classes(labels: Iterable[Any]) -> dict[Any, list[int]]:
@@ -394,8 +403,7 @@ class SingleShotMemorySampler(MemorySampler):
             begin: The position of the first example.
             size: The number of examples; -1 is all that follow.
         """
-        begin, end = parse_slice(begin, size, self.num_examples)
-        ids = np.arange(begin, end)
+        ids = np.arange(*parse_slice(begin, size, self.num_examples))
         return self._to_tensors(*self._augment(self._x.take(ids), ids, 0))
 
 

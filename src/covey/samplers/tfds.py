@@ -18,7 +18,7 @@ from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.loader.options import add_location
 from covey.samplers.base import Augmenting
-from covey.samplers.inputs import check_function
+from covey.samplers.inputs import check_function, told_of_arrays
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.schema import Image
 from covey.storage import is_remote
@@ -116,9 +116,14 @@ def _prepare(name: str, data_dir: AnyPath | None) -> str:
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        # The message of DatasetNotFoundError has the catalogue, in hundreds of lines.
+        reason = redact(str(error)).partition("\n")[0]
         raise DatasetError(
-            f"{shown(name)!r} is neither a directory with a dataset nor in the TFDS catalogue: "
-            f"{redact(str(error))}"
+            reason,
+            option="dataset_name",
+            found=shown(name),
+            allowed="a directory with a dataset, or a name in the TFDS catalogue",
+            choices=tfds.list_builders(with_community_datasets=False),
         ) from None
     builder.download_and_prepare()
     return str(builder.data_dir)
@@ -189,7 +194,8 @@ def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> C
     done = []
     for number, (x, y) in enumerate(zip(*chunk, strict=True), first):
         try:
-            pair = preprocess(x, y)
+            with told_of_arrays("remove .numpy() from preprocess_fn"):
+                pair = preprocess(x, y)
             if (
                 not isinstance(pair, (tuple, list))
                 or len(pair) != 2
