@@ -332,9 +332,6 @@ class RowCheck:
     def is_done(self) -> bool:
         """Return whether every shard had all its rows."""
 
-def take_rows(rows: Buffer, row_bytes: int, numbers: NDArray[int64], out: NDArray[Any]) -> None:
-    """Copy the rows at these indexes to `out`."""
-
 PLAN_SPANS: int = 65536
 
 class Share:

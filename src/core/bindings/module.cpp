@@ -18,7 +18,6 @@ NB_MODULE(_core, m) {
   covey::register_decoder(m);
   covey::register_classes(m);
   covey::register_rowcheck(m);
-  covey::register_rows(m);
   covey::register_plan(m);
   covey::register_gather(m);
   covey::register_prefetcher(m);

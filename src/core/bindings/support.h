@@ -33,7 +33,6 @@ void register_gather(nb::module_& m);
 void register_plan(nb::module_& m);
 void register_prefetcher(nb::module_& m);
 void register_rowcheck(nb::module_& m);
-void register_rows(nb::module_& m);
 void register_classes(nb::module_& m);
 void register_survey(nb::module_& m);
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey import _core
 from covey.adapters import as_array
 from covey.classes import ClassTable
 from covey.errors import DatasetError, FeatureError, PlanError
@@ -18,9 +17,6 @@ from covey.loader.options import add_location
 from covey.plan.base import check_int, check_seed
 
 Ids = NDArray[np.int64]
-
-# numpy kinds of plain bytes: bool, integers, floats and complex numbers.
-_PLAIN_KINDS = "biufc"
 
 
 def check_function(option: str, function: Any, arguments: str) -> None:
@@ -66,20 +62,12 @@ class ExampleRows:
         if isinstance(self.items, np.ndarray) and self.items.ndim == 0:
             raise FeatureError("it is a single value; must be a sequence of examples", option=name)
         self.load = load
-        self._row_bytes = 0
-        if isinstance(self.items, np.ndarray) and load is None:
-            is_plain = self.items.dtype.kind in _PLAIN_KINDS and self.items.flags.c_contiguous
-            self._row_bytes = self.items[:1].nbytes if is_plain else 0
 
     def __len__(self) -> int:
         return len(self.items)
 
     def take(self, ids: Ids) -> Any:
         """Return the rows at ``ids``, as one array."""
-        if self._row_bytes:
-            rows = np.empty((len(ids), *self.items.shape[1:]), self.items.dtype)
-            _core.take_rows(self.items, self._row_bytes, ids, rows)
-            return rows
         if isinstance(self.items, np.ndarray) and self.load is None:
             return self.items[ids]
         return _stack([self._row(number) for number in ids.tolist()])
