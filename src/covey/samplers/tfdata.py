@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -213,15 +213,20 @@ class _StoredExamples:
                 f"an example of the dataset is {self._spec}; must be tensors that are neither "
                 "ragged nor sparse"
             )
-        positions = list(range(len(self._specs)))
-        position = label(tf.nest.pack_sequence_as(self._spec, positions))
-        is_fixed = all(each.shape.is_fully_defined() for each in self._specs)
-        columns = (_read_fixed if is_fixed else _read_any)(ds, position, chosen)
-        self.labels: NDArray[Any] = columns[position]
+        count = len(self._specs)
+        position = label(tf.nest.pack_sequence_as(self._spec, list(range(count))))
         self._is_packed = [
-            array.dtype.kind == "O" and spec.dtype != tf.string
-            for array, spec in zip(columns, self._specs, strict=True)
+            each.shape.rank != 0 and not each.shape.is_fully_defined() and number != position
+            for number, each in enumerate(self._specs)
         ]
+        columns = _read(ds.map(self._pack) if self.has_packed else ds, position, chosen)
+        for number in np.flatnonzero(self._is_packed):
+            arrays = [
+                tf.io.parse_tensor(each, self._specs[number].dtype) for each in columns[number]
+            ]
+            if len({tuple(each.shape) for each in arrays}) == 1:
+                columns[number], self._is_packed[number] = np.stack(arrays), False
+        self.labels: NDArray[Any] = columns[position]
         with tf.device("CPU:0"):
             self.tensors = [tf.constant(each) for each in columns]
 
@@ -229,6 +234,10 @@ class _StoredExamples:
     def has_packed(self) -> bool:
         """Whether there are components with varying shapes."""
         return any(self._is_packed)
+
+    def _pack(self, *example: Any) -> Any:
+        parts = zip(tf.nest.flatten(example), self._is_packed, strict=True)
+        return tuple(tf.io.serialize_tensor(part) if packed else part for part, packed in parts)
 
     def unpack(self, flat: Iterable[Any]) -> Any:
         """Return an example, or a batch without packed components, as the dataset structures it."""
@@ -239,10 +248,9 @@ class _StoredExamples:
         return tf.nest.pack_sequence_as(self._spec, parts)
 
 
-def _read_fixed(ds: Any, label: int, chosen: _ExampleFilter) -> list[NDArray[Any]]:
-    """Return the columns of examples with fixed shapes; ``label`` is the label's column."""
-    count = int(ds.cardinality())
-    kept = 0
+def _read(ds: Any, label: int, chosen: _ExampleFilter) -> list[NDArray[Any]]:
+    """Return the columns of the chosen examples; ``label`` is the label's column."""
+    count, kept = int(ds.cardinality()), 0
     columns: list[NDArray[Any]] = []
     for batch in ds.batch(_CHUNK_ROWS).as_numpy_iterator():
         parts = tf.nest.flatten(batch)
@@ -253,30 +261,6 @@ def _read_fixed(ds: Any, label: int, chosen: _ExampleFilter) -> list[NDArray[Any
         for column, part in zip(columns, parts, strict=True):
             column[kept:end] = part[rows]
         kept = end
-    _check_any(kept)
-    return [column[:kept] for column in columns]
-
-
-def _read_any(ds: Any, label: int, chosen: _ExampleFilter) -> list[NDArray[Any]]:
-    """Return the columns of examples with varying shapes; ``label`` is the label's column."""
-    examples = []
-    for example in ds.as_numpy_iterator():
-        parts = [np.asarray(part) for part in tf.nest.flatten(example)]
-        if chosen.choose(parts[label][np.newaxis])[0]:
-            examples.append(parts)
-    _check_any(len(examples))
-    return [_column(parts) for parts in zip(*examples, strict=True)]
-
-
-def _column(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    if len({part.shape for part in parts}) == 1:
-        stacked = np.stack(parts)
-        return stacked.astype(object) if stacked.dtype.kind == "S" else stacked
-    packed = np.empty(len(parts), object)
-    packed[:] = [tf.io.serialize_tensor(part).numpy() for part in parts]
-    return packed
-
-
-def _check_any(count: int) -> None:
-    if count == 0:
+    if kept == 0:
         raise DatasetError("the dataset has no examples of the classes in class_list")
+    return [column[:kept] for column in columns]
