@@ -204,7 +204,10 @@ class MultiShotMemorySampler(MemorySampler):
     @cached_property
     def index_per_class(self) -> dict[Any, list[int]]:
         """The positions of the examples of each class in the order of :meth:`get_slice`."""
-        return _positions_of_classes(self._y.reshape(-1)[self._ids].tolist())
+        positions: dict[Any, list[int]] = {}
+        for position, label in enumerate(self._y.reshape(-1)[self._ids].tolist()):
+            positions.setdefault(label, []).append(position)
+        return positions
 
     def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
         """Return a slice of the examples that are drawn from, x and y, in an order of the seed.
@@ -223,13 +226,6 @@ class MultiShotMemorySampler(MemorySampler):
 
 def _identity(item: Any) -> Any:
     return item
-
-
-def _positions_of_classes(labels: Iterable[Any]) -> dict[Any, list[int]]:
-    positions: dict[Any, list[int]] = {}
-    for position, label in enumerate(labels):
-        positions.setdefault(label, []).append(position)
-    return positions
 
 
 def load_image(
@@ -353,11 +349,7 @@ class SingleShotMemorySampler(MemorySampler):
                 f"{examples_per_batch}; exactly one of them must be passed"
             )
         if not callable(augmenter):
-            raise PlanError(
-                option="augmenter",
-                found=augmenter,
-                allowed="a function",
-            )
+            raise PlanError(option="augmenter", found=augmenter, allowed="a function")
         rows = ExampleRows(x, "x")
         super().__init__(
             rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from covey._progress import Progress
 from covey._threads import cpu_count, ordered_map
+from covey.dataset.dataset import Dataset
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError
@@ -25,7 +26,7 @@ from covey.storage import is_remote
 from covey.urls import AnyPath, parse_path, redact, shown
 
 Preprocessing = Callable[[Any, Any], tuple[Any, Any]]
-Chunk = tuple[Any, Any]
+Chunk = tuple[int, Any, Any]
 
 # Examples that a thread processes at a time.
 _CHUNK_ROWS = 64
@@ -78,8 +79,9 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         if not listed:
             raise DatasetError(option="splits", found=splits, allowed="at least one split")
         directory = name if data_dir is None and _is_directory(name) else _prepare(name, data_dir)
-        found = [_TFDSSplit(directory, split, (x_key, y_key)) for split in listed]
-        x, y = _read(found, preprocess_fn, progress)
+        keys = {"x_key": x_key, "y_key": y_key}
+        found = [_open(directory, split, keys) for split in listed]
+        x, y = _read(found, (x_key, y_key), preprocess_fn, progress)
         super().__init__(
             x,
             y,
@@ -129,46 +131,42 @@ def _prepare(name: str, data_dir: AnyPath | None) -> str:
     return str(builder.data_dir)
 
 
-class _TFDSSplit:
-    """A split of a prepared dataset."""
+def _open(directory: str, split: str, keys: Mapping[str, str]) -> Dataset:
+    """Return a split of a prepared dataset, which has the features that `keys` selects."""
+    dataset = open_dataset(directory, split=split)
+    features = list(dataset.features)
+    for option, key in keys.items():
+        if key not in features:
+            raise FeatureError(path=shown(directory), option=option, found=key, choices=features)
+    return dataset
 
-    def __init__(self, directory: str, split: str, keys: tuple[str, str]) -> None:
-        self._dataset = open_dataset(directory, split=split)
-        self._keys = keys
-        features = list(self._dataset.features)
-        for argument, key in zip(("x_key", "y_key"), keys, strict=True):
-            if key not in features:
-                raise FeatureError(
-                    path=shown(directory),
-                    option=argument,
-                    found=key,
-                    choices=features,
-                )
 
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Yield x and y of chunks of examples."""
-        with self._dataset as dataset:
-            selected = list(dict.fromkeys(self._keys))
-            is_image = any(isinstance(dataset.features[key], Image) for key in selected)
-            # Images of any size: preprocess_fn may give them one shape.
-            size: Any = "ragged" if is_image else None
+def _chunks(datasets: Iterable[Dataset], keys: Collection[str]) -> Iterator[Chunk]:
+    """Yield the number of the first example, and x and y, of chunks of examples."""
+    first = 0
+    for dataset in datasets:
+        selected = list(dict.fromkeys(keys))
+        is_image = any(isinstance(dataset.features[key], Image) for key in selected)
+        # Images of any size: preprocess_fn may give them one shape.
+        size: Any = "ragged" if is_image else None
+        with dataset:
             for batch in dataset.sequential(_CHUNK_ROWS, select=selected, image_size=size):
                 columns = batch if dataset.label is None else batch[0]
-                x, y = (dataset.features.find(columns, key) for key in self._keys)
-                yield x, y
+                x, y = (dataset.features.find(columns, key) for key in keys)
+                yield first, x, y
+                first += len(x)
 
 
 def _read(
-    splits: Sequence[_TFDSSplit], preprocess: Preprocessing | None, progress: bool | None
-) -> Chunk:
+    datasets: Sequence[Dataset],
+    keys: Collection[str],
+    preprocess: Preprocessing | None,
+    progress: bool | None,
+) -> tuple[Any, Any]:
     """Return x and y of all examples."""
-    total = sum(map(len, splits))
+    total = sum(map(len, datasets))
     x, y = _ColumnBuffer("x", total), _ColumnBuffer("y", total)
-    chunks = (chunk for split in splits for chunk in split.chunks())
-    tasks = (partial(_preprocess, *numbered, preprocess) for numbered in _number(chunks))
+    tasks = (partial(_preprocess, chunk, preprocess) for chunk in _chunks(datasets, keys))
     with (
         Progress(progress, total, "reading") as bar,
         ThreadPoolExecutor(cpu_count(), "covey-preprocess") as threads,
@@ -180,33 +178,23 @@ def _read(
     return x.rows, y.rows
 
 
-def _number(chunks: Iterable[Chunk]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the position of the first example of each chunk, and the chunk."""
-    first = 0
-    for chunk in chunks:
-        yield first, chunk
-        first += len(chunk[0])
-
-
-def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> Chunk:
+def _preprocess(chunk: Chunk, preprocess: Preprocessing | None) -> tuple[Any, Any]:
+    first, *columns = chunk
     if preprocess is None:
-        return chunk
-    done = []
-    for number, (x, y) in enumerate(zip(*chunk, strict=True), first):
+        return columns[0], columns[1]
+    pairs = []
+    for number, (x, y) in enumerate(zip(*columns, strict=True), first):
         try:
             with told_of_arrays("remove .numpy() from preprocess_fn"):
                 pair = preprocess(x, y)
-            if (
-                not isinstance(pair, (tuple, list))
-                or len(pair) != 2
-                or any(each is None for each in pair)
-            ):
+            is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+            if not is_pair or any(each is None for each in pair):
                 raise FeatureError(f"preprocess_fn returned {str(pair)[:60]}; must be (x, y)")
         except Exception as error:
             add_location(error, f"in preprocess_fn of example {number}")
             raise
-        done.append(pair)
-    return [x for x, _ in done], [y for _, y in done]
+        pairs.append(pair)
+    return [x for x, _ in pairs], [y for _, y in pairs]
 
 
 class _ColumnBuffer:
