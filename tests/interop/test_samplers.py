@@ -91,19 +91,6 @@ def test_position_of_load_example_fn_in_tensorflow_similarity_0_17():
     assert "by name" in caught.value.remedy
 
 
-def test_arguments_by_position_and_by_name():
-    def double(x):
-        return 2 * x
-
-    by_position = multi(X, Y, 2, 3, 7, [1, 2, 3], 4, identity, double, 5)
-    by_name = multi(x=X, y=Y, classes_per_batch=2, examples_per_class_per_batch=3,
-                    steps_per_epoch=7, class_list=[1, 2, 3], total_examples_per_class=4,
-                    augmenter=identity, load_example_fn=double, warmup=5)  # fmt: skip
-    assert drawn(by_position) == drawn(by_name)
-    assert (len(by_position), by_position.num_examples, by_position.warmup) == (7, 12, 5)
-    assert all(x[0] % 2 == 0 for x, _ in by_position)
-
-
 INVALID = [
     ("classes_per_batch", 0), ("classes_per_batch", 2.5), ("classes_per_batch", 11),
     ("examples_per_class_per_batch", 0), ("steps_per_epoch", 0), ("steps_per_epoch", None),
@@ -207,20 +194,15 @@ def test_class_list_of_bools_and_strings():
 
 STRINGS = [f"bird {label}" for label in Y]
 LABELS = {
-    "int8": Y.astype(np.int8),
     "uint64": Y.astype(np.uint64),
     "negative": -Y,
     "column": Y[:, None],
     "integral floats": Y.astype(np.float32),
     "strings": STRINGS,
-    "array of strings": np.array(STRINGS),
-    "objects": np.array(STRINGS, object),
-    "column of strings": np.array(STRINGS)[:, None],
     "bytes": [each.encode() for each in STRINGS],
     "bools": Y > 4,
     "list": Y.tolist(),
     "torch": torch.from_numpy(Y),
-    "torch column": torch.from_numpy(Y)[:, None],
     "tensorflow": tf.constant(Y),
     "tensorflow strings": tf.constant(STRINGS),
     "jax": jnp.asarray(Y),
@@ -230,8 +212,6 @@ LABELS = {
     "list of jax arrays": [jnp.asarray(label) for label in Y],
     "series": pd.Series(STRINGS, index=range(5, 65)),
     "categories": pd.Series(STRINGS).astype("category"),
-    "strided": np.repeat(Y, 2)[::2],
-    "read-only": np.frombuffer(Y.tobytes(), Y.dtype),
 }
 
 
@@ -263,10 +243,9 @@ def test_label_types(kind):
         (np.append(Y, 1), "x has 60 examples and y has 61"),
     ],
 )
-@pytest.mark.parametrize("function", [multi, select_examples])
-def test_invalid_labels(function, y, message):
+def test_invalid_labels(y, message):
     with pytest.raises(DatasetError, match=message):
-        function(X, y)
+        multi(X, y)
 
 
 ROWS = np.arange(180, dtype=np.float32).reshape(60, 3)
@@ -274,18 +253,8 @@ NAMES = [f"example {number}" for number in range(60)]
 EXAMPLES = {
     "rows": ROWS,
     "images": np.arange(60 * 24).astype(np.uint8).reshape(60, 4, 3, 2),
-    "scalars": np.arange(60, dtype=np.int16),
-    "fortran": np.asfortranarray(ROWS),
-    "negative strides": ROWS[::-1],
-    "transposed": np.ascontiguousarray(ROWS.T).T,
-    "read-only": np.frombuffer(ROWS.tobytes(), np.float32).reshape(60, 3),
     "empty rows": np.zeros((60, 0)),
-    "big-endian": ROWS.astype(">f4"),
-    "bools": ROWS % 2 == 0,
-    "complex": ROWS + 1j,
-    "dates": ROWS.astype(int).astype("datetime64[D]"),
     "strings": np.array(NAMES),
-    "objects": np.array(NAMES, object),
     "records": np.array([(n, n / 2) for n in range(60)], [("a", "<i4"), ("b", "<f4")]),
     "list of arrays": list(ROWS),
     "list of lists": ROWS.tolist(),
@@ -293,9 +262,7 @@ EXAMPLES = {
     "range": range(7, 67),
     "torch": torch.from_numpy(ROWS),
     "torch with a gradient": torch.from_numpy(ROWS).requires_grad_(),
-    "torch transposed": torch.from_numpy(np.ascontiguousarray(ROWS.T)).t(),
     "tensorflow": tf.constant(ROWS),
-    "tensorflow variable": tf.Variable(ROWS),
     "tensorflow strings": tf.constant(NAMES),
     "jax": jnp.asarray(ROWS),
     "list of torch tensors": list(torch.from_numpy(ROWS)),
@@ -502,23 +469,6 @@ def test_functions_for_tensors_are_told_of_the_type():
     assert sampler[0][0].tolist() == [number + 1 for number in planned(sampler, range(1))[0]]
 
 
-def test_augmenter():
-    calls = []
-
-    def augment(x, y, examples_per_class, is_warmup):
-        calls.append((x, y, examples_per_class, is_warmup))
-        return np.concatenate([x, -x, x]), np.concatenate([y, y, y])
-
-    sampler = multi(X, Y, 3, 4, augmenter=augment)
-    x, y = sampler[2]
-    ((given_x, given_y, count, is_warmup),) = calls
-    assert given_x.tolist() == planned(sampler, range(2, 3))[0]
-    assert np.array_equal(given_y, Y[given_x])
-    assert (count, is_warmup) == (4, False)
-    assert (len(x), len(y), sampler.batch_size) == (36, 36, 12)
-    assert x[12:24].tolist() == (-given_x).tolist()
-
-
 class Views(covey.augmenters.Augmenter):
     def augment(self, x, y, num_augmentations_per_example, is_warmup):
         return x * 0 + num_augmentations_per_example, y
@@ -527,6 +477,25 @@ class Views(covey.augmenters.Augmenter):
 class Called:
     def __call__(self, x, y, num_augmentations_per_example, is_warmup):
         return x * 0 + num_augmentations_per_example, y
+
+
+def test_augmenter_with_a_step():
+    calls = []
+
+    def augment(x, y, examples_per_class, is_warmup, *, step):
+        calls.append((x, y, examples_per_class, is_warmup, step))
+        return [np.concatenate([x, -x]), np.concatenate([y, y])]
+
+    sampler = multi(X, Y, 3, 4, 10, augmenter=augment)
+    sampler.epoch = 4
+    x, y = sampler[3]
+    ((given_x, given_y, *others),) = calls
+    assert given_x.tolist() == planned(sampler, range(43, 44))[0]
+    assert np.array_equal(given_y, Y[given_x])
+    assert others == [4, False, 43]
+    assert (x[12:].tolist(), len(y), sampler.batch_size) == ((-given_x).tolist(), 24, 12)
+    sampler.augmenter = None
+    assert sampler[3][0].tolist() == given_x.tolist()
 
 
 def augmentations(x, y, num_augmentations_per_example, is_warmup, step=0):
@@ -580,41 +549,6 @@ def test_type_that_the_augmenter_receives(framework, result):
     with pytest.raises(PlanError) as caught:
         MultiShotMemorySampler(X, Y, augmenter_framework="mxnet")
     assert caught.value.option == "augmenter_framework"
-
-
-class Shift:
-    def __init__(self, by=100):
-        self.by = by
-
-    def __call__(self, x, y, count, is_warmup):
-        return x + self.by, y
-
-    def with_step(self, x, y, count, is_warmup, step):
-        return x + step, y
-
-
-AUGMENTERS = [
-    (Shift(), 100),
-    (functools.partial(lambda x, y, count, is_warmup, *, by: (x + by, y), by=100), 100),
-    (lambda x, y, *_: [x + 100, y], 100),
-    (lambda x, y, count, is_warmup, **options: (x + 100 + len(options), y), 100),
-    (lambda x, y, count, is_warmup, by=100: (x + by, y), 100),
-    (Shift().with_step, 43),
-    (functools.partial(Shift().with_step), 43),
-    (lambda x, y, count, is_warmup, step=None: (x + step, y), 43),
-    (lambda x, y, count, is_warmup, *, step: (x + step, y), 43),
-]
-
-
-def test_augmenters_of_all_kinds_with_the_step_over_all_epochs():
-    sampler = multi(X, Y, 3, 2, 10)
-    sampler.epoch = 4
-    expected = sampler.plan.batch(43)
-    for augmenter, added in AUGMENTERS:
-        sampler.augmenter = augmenter
-        assert sampler[3][0].tolist() == (expected + added).tolist()
-    sampler.augmenter = None
-    assert sampler[3][0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -758,19 +692,14 @@ def test_slices():
     assert sampler.get_slice(1, 3)[0].tolist() == x[1:4].tolist()
     assert sampler.get_slice(begin=10, size=2)[0].tolist() == x[10:].tolist()
     assert sampler.get_slice(12)[0].tolist() == sampler.get_slice(3, 0)[0].tolist() == []
+    sorted_by_class = multi(X, np.sort(Y), seed=1).get_slice(0, 20)[1]
+    assert len(set(sorted_by_class.tolist())) > 5
+    assert sampler.get_slice()[0].tolist() != multi(X, Y, 2, seed=1).get_slice()[0].tolist()
     limited = multi(X, Y, total_examples_per_class=2).get_slice()[0]
     assert sorted(limited.tolist()) == list(range(20))
     augmented = single(X + 100, repeat, 5).get_slice(2, 3)
     assert [part.tolist() for part in augmented] == [[102, 102, 103, 103, 104, 104],
                                                      [2, 2, 3, 3, 4, 4]]  # fmt: skip
-
-
-def test_slices_of_examples_that_are_sorted_by_class():
-    first, same, other = (
-        multi(X, np.sort(Y), seed=seed).get_slice(0, 20)[0].tolist() for seed in (1, 1, 2)
-    )
-    assert first == same != other
-    assert len(set(np.sort(Y)[first].tolist())) > 5
 
 
 def test_index_per_class():
@@ -913,26 +842,17 @@ def test_load_image(pictures):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("form", ["jpeg", "png", "webp"])
-def test_load_image_with_every_decoder(tmp_path, form, decoder):
+@pytest.mark.parametrize("form", ["jpeg", "png"])
+def test_load_image_with_every_decoder(tmp_path, monkeypatch, form, decoder):
     path, data = tmp_path / "image", encode(draw_picture((30, 40, 3)), form)
     path.write_bytes(data)
-    with decoding_with(decoder):
-        assert np.array_equal(load_image(path), pillow(data) / np.float32(255))
+    expected = pillow(data) / np.float32(255)
+    with decoding_with(decoder), monkeypatch.context() as patch:
+        if decoder == "native":
+            patch.setitem(sys.modules, "PIL", None)
+        assert np.array_equal(load_image(path), expected)
         found = load_image(path, (12, 17)) * 255
     assert np.abs(found - pillow(data, size=(12, 17))).max() < 1.01
-
-
-@pytest.mark.parametrize("form", ["jpeg", "png"])
-def test_load_image_without_pillow(tmp_path, monkeypatch, form):
-    paths = [tmp_path / f"{number}" for number in range(6)]
-    for number, path in enumerate(paths):
-        path.write_bytes(encode(draw_picture((30, 40, 3), number), form))
-    expected = [load_image(path) for path in paths]
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with decoding_with("native"):
-        sampler = MultiShotFileSampler(paths, np.arange(6) % 2, framework="numpy")
-        assert np.array_equal(sampler[0][0], [expected[n] for n in planned(sampler, range(1))[0]])
 
 
 @pytest.mark.parametrize("kind", [str, lambda path: path])
