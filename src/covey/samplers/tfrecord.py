@@ -178,7 +178,16 @@ def _open_labelled(
     An index is built only if a label is passed, or if the metadata of the dataset declares one.
     """
     builder = IndexBuilder(label=GUESS if label is None else label)
-    layout, terms, indexes = _find_splits(storage, directory, files, builder.label, storage_options)
+    layouts = []
+    with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
+        layouts.append(find_layout(storage.address(directory), storage_options=storage_options))
+    layouts.append(files_layout(storage, files))
+    for layout in layouts:  # the directory, if it has features or indexes, or the files alone
+        terms = layout.terms_of(files)
+        indexes = None if terms is None else _find_indexes(layout, terms, builder.label)
+        if terms is not None and (indexes is not None or layout.features is not None):
+            break
+    assert terms is not None, "all shards are in the layout of the files"
     features = layout.features
     is_declared = layout.label or (features is not None and guess_label(features) is not None)
     if indexes is None and label is None and not is_declared:
@@ -280,31 +289,6 @@ def _label_function(function: Callable[[Any], Any], parallelism: int) -> Callabl
 
     made: Callable[[Any], Any] = labels
     return made
-
-
-def _find_splits(
-    storage: Storage,
-    directory: str,
-    files: Sequence[str],
-    label: object,
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[Layout, tuple[SplitTerm, ...], dict[str, Index] | None]:
-    """Return the layout that contains the shards, their splits, and the indexes of these.
-
-    It is the layout of the directory if that has features or indexes, else that of the files alone.
-    """
-    terms = None
-    with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
-        layout = find_layout(storage.address(directory), storage_options=storage_options)
-        terms = layout.terms_of(files)
-    if terms is not None:
-        indexes = _find_indexes(layout, terms, label)
-        if indexes is not None or layout.features is not None:
-            return layout, terms, indexes
-    layout = files_layout(storage, files)
-    terms = layout.terms_of(files)
-    assert terms is not None, "all shards are in this layout"
-    return layout, terms, _find_indexes(layout, terms, label)
 
 
 def _find_indexes(
