@@ -363,6 +363,12 @@ def test_batch_ids():
     for batch_id, step in ((-1, 14), (-6, 14), (5, 15), (7, 17)):
         for made in (sampler[batch_id], sampler.generate_batch(batch_id)):
             assert made[0][::2].tolist() == planned(sampler, range(step, step + 1))[0]
+    ahead = multi(X, Y, 3, steps_per_epoch=5, workers=2)
+    ahead.on_epoch_begin()
+    assert ahead.num_batches == 5
+    for batch_id in (7, -2, 2, 3, 4, 5, 9, 0):  # in any order
+        step = batch_id if batch_id >= 0 else batch_id + 5
+        assert ahead[batch_id][0].tolist() == planned(ahead, range(step, step + 1))[0]
     for batch_id in (1.5, "1", slice(1, 2), None):
         with pytest.raises(TypeError):
             sampler[batch_id]

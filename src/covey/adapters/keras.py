@@ -192,16 +192,15 @@ class Prefetcher:
     def _find_rest(self, last: int, batch_id: int) -> Sequence[int]:
         """Return the batches that will be requested after these two."""
         count = len(self._dataset)
-        if batch_id == last + 1:
-            return range(batch_id + 1, count)
-        if self.random_state is None:
-            return ()
-        shuffled = random.Random()
-        shuffled.setstate(self.random_state)
-        order = list(range(count))
-        shuffled.shuffle(order)
-        begin = order.index(batch_id)
-        return order[begin + 1 :] if begin and order[begin - 1] == last else ()
+        state, self.random_state = self.random_state, None
+        if state is not None and (last, batch_id) != (0, 1):
+            shuffled = random.Random()
+            shuffled.setstate(state)
+            order = list(range(count))
+            shuffled.shuffle(order)
+            if order[:2] == [last, batch_id]:
+                return order[2:]
+        return range(batch_id + 1, count) if batch_id == last + 1 else ()
 
     def _start(self, rest: Sequence[int]) -> None:
         if not rest:
