@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from covey import sources as sources
     from covey import tfrecord as tfrecord
     from covey import writer as writer
-    from covey._html import show
     from covey.dataset.dataset import Dataset
     from covey.dataset.open import open  # noqa: A004
     from covey.errors import CoveyError
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         Tensor,
     )
     from covey.tfrecord import RecordReader, RecordWriter
+    from covey.view.pictures import show
     from covey.writing.commit_parts import commit
     from covey.writing.hold_out import HoldOut
     from covey.writing.write import write
@@ -71,7 +71,7 @@ _MODULES = {
     "info": "covey.maintenance.info",
     "open": "covey.dataset.open",
     "repair": "covey.maintenance.repair",
-    "show": "covey._html",
+    "show": "covey.view.pictures",
     "verify": "covey.maintenance.verify",
     "write": "covey.writing.write",
 }

@@ -5,19 +5,15 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError, FormatError, UnknownClassError, list_names, shorten
-
-if TYPE_CHECKING:
-    from covey.schema.types import Feature
+from covey.errors import DatasetError, FormatError, UnknownClassError, check, list_names, shorten
 
 Labels = Literal["contiguous"]
 
@@ -278,88 +274,33 @@ def _quote(name: str) -> str:
     return repr(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}...")
 
 
-@dataclass(frozen=True, eq=False)
-class ClassIdMap:
-    """New class ids.
+def renumber(
+    labels: NDArray[np.int64], old: NDArray[np.int64], new: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the new class ids of records.
 
     Args:
+        labels: The class ids of the records.
         old: The class ids that have a new one, in ascending order.
         new: The new id of each.
+
+    Raises:
+        FormatError: If a class id has no new one; those of an index are not trusted.
     """
-
-    old: NDArray[np.int64]
-    new: NDArray[np.int64]
-
-    def __call__(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the new class ids of records.
-
-        Raises:
-            FormatError: If a class id has no new one; those of an index are not trusted.
-        """
-        positions = np.minimum(np.searchsorted(self.old, labels), max(len(self.old) - 1, 0))
-        wrong = self.old[positions] != labels if len(self.old) else np.ones(len(labels), bool)
-        if wrong.any():
-            raise FormatError(
-                f"the index has a record of class {labels[wrong][0]}, which is not one of its "
-                "classes",
-                remedy="rebuild it with `covey index`",
-            )
-        return self.new[positions] if len(self.old) else np.zeros(0, np.int64)
-
-    def then(self, following: ClassIdMap) -> ClassIdMap:
-        """Return the map of both, for the classes that `following` has a new id of."""
-        kept = np.isin(self.new, following.old)
-        return ClassIdMap(self.old[kept], following(self.new[kept]))
-
-
-@dataclass(frozen=True, eq=False)
-class Renumbering:
-    """Class ids of a dataset that are not those of its indexes.
-
-    Args:
-        maps: For each open split, the map from the class ids of its index; None if they are equal.
-        stored: The label feature as it is decoded before its value is replaced; None if the label
-            is a string, or is not a feature.
-        keys: The key of each class id from 0 on, by which its examples are drawn; None for the ids.
-    """
-
-    maps: tuple[ClassIdMap | None, ...]
-    stored: Feature | None = None
-    keys: NDArray[np.int64] | None = None
-
-    def apply(self, labels: NDArray[np.int64], tables: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the class ids of records.
-
-        Args:
-            labels: Their class ids in the index.
-            tables: The split of each record, as a position in `maps`.
-        """
-        if len(self.maps) == 1:
-            return labels if self.maps[0] is None else self.maps[0](labels)
-        renumbered = np.array(labels)
-        for number, each in enumerate(self.maps):
-            if each is not None:
-                mine = tables == number
-                renumbered[mine] = each(labels[mine])
-        return renumbered
-
-
-def compose(
-    first: Sequence[ClassIdMap | None], following: ClassIdMap
-) -> tuple[ClassIdMap | None, ...]:
-    """Return the maps that apply `following` after `first`."""
-    return tuple(following if each is None else each.then(following) for each in first)
+    positions = np.minimum(np.searchsorted(old, labels), max(len(old) - 1, 0))
+    wrong = old[positions] != labels if len(old) else np.ones(len(labels), bool)
+    if wrong.any():
+        raise FormatError(
+            f"the index has a record of class {labels[wrong][0]}, which is not one of its classes",
+            remedy="rebuild it with `covey index`",
+        )
+    return new[positions] if len(old) else np.zeros(0, np.int64)
 
 
 def check_labels(labels: Any) -> None:
     """Raise DatasetError if the option `labels` is not valid."""
-    if labels not in (None, "contiguous"):
-        raise DatasetError(
-            option="labels",
-            found=labels,
-            allowed="'contiguous' or None",
-            choices=("contiguous",),
-        )
+    is_valid = labels in (None, "contiguous")
+    check("labels", labels, is_valid, "'contiguous' or None", choices=("contiguous",))
 
 
 def class_table(classes: NDArray[np.int64]) -> NDArray[Any]:

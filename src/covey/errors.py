@@ -33,7 +33,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from covey._text import closest as closest
@@ -76,7 +76,7 @@ def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str
 
 
 def checks_keywords(
-    also: Iterable[str] | None = (),
+    also: Iterable[str] | None = (), hints: Mapping[str, str] | None = None
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
     """Decorate a function: errors of its arguments have its public name, without a class.
 
@@ -84,6 +84,7 @@ def checks_keywords(
 
     Args:
         also: Names that the function accepts as ``**options``; None for all names.
+        hints: What to do instead, by the names of arguments that functions of others have.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
@@ -98,6 +99,7 @@ def checks_keywords(
                 if name not in names and also is not None:
                     similar = closest(name, sorted(names))
                     hint = "" if similar is None else f"; did you mean {similar!r}?"
+                    hint = f"; {hints[name]}" if hints and name in hints else hint
                     raise TypeError(
                         f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
                     )
@@ -360,6 +362,38 @@ class SmallClassesWarning(UserWarning):
 
     def __str__(self) -> str:
         return escape(super().__str__(), keep="\n")
+
+
+def check(
+    option: str,
+    value: Any,
+    ok: object,
+    allowed: str | Sequence[str],
+    *,
+    error: type[CoveyError] = DatasetError,
+    reason: str = "",
+    **fields: Any,
+) -> None:
+    """Raise an error unless an argument is valid.
+
+    Args:
+        option: Name of the argument.
+        value: Its value.
+        ok: Whether it is valid.
+        allowed: Description of the valid values, or the valid names.
+        error: Type of the error.
+        reason, fields: As for :class:`CoveyError`.
+
+    >>> check("threads", 2, 2 >= 0, "an integer >= 0")
+    >>> check("mode", "spilt", False, ("split", "independent"), error=PlanError)
+    Traceback (most recent call last):
+        ...
+    covey.errors.PlanError: mode is 'spilt'; must be one of 'split', 'independent'; did you mean \
+'split'?
+    """
+    if not ok:
+        names = {"allowed": allowed} if isinstance(allowed, str) else {"choices": allowed}
+        raise error(reason, option=option, found=value, **names, **fields)
 
 
 def _restore(

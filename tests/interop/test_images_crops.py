@@ -24,7 +24,7 @@ from pictures import (
 
 from covey.errors import FeatureError
 from covey.schema import Image, StringArray
-from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixel_options import ImageOptions
 from covey.schema.pixels import ImageColumn, read_pixels
 
 
@@ -36,7 +36,7 @@ def decoder(request):
 
 def column(feature=None, **options):
     """Return how images of any size are decoded, cropped and resized."""
-    pixels = PixelOptions(**options)
+    pixels = ImageOptions(**options)
     feature = feature or Image()
     return ImageColumn("image", feature, pixels, (*pixels.size, feature.channels))
 
@@ -90,7 +90,7 @@ def test_views_equal_those_of_pillow(
     assume(views == 1 or flip or crop == "random")
     kind, options = FORMS[form]
     data = encode(draw((*image, stored)), kind, **options)
-    made = column(Image(channels=channels), size=size, crop=crop, flip=flip, views=views)
+    made = column(Image(channels=channels), image_size=size, crop=crop, flip=flip, views=views)
     found = views_of(made, data, key)
     assert len(found) == views
     for number, view in enumerate(found):
@@ -103,7 +103,7 @@ def test_large_crops_of_jpegs(subsampling):
     pixels = draw((150, 200, 3))
     data = simplejpeg.encode_jpeg(pixels, 90, "RGB", subsampling)
     for size in ((40, 48), (150, 200)):
-        made = column(size=size, crop="random", flip=True)
+        made = column(image_size=size, crop="random", flip=True)
         for row in range(40):
             (found,) = views_of(made, data, (1, 2, row))
             assert distance(found, expected(made, data, (1, 2, row), 0)) <= 1
@@ -113,7 +113,7 @@ def test_large_crops_of_jpegs(subsampling):
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_views_of_all_kinds_of_images(variants, channels, decoder):
     """The sink of rows has other forms of pixels than a full decode."""
-    made = column(Image(channels=channels), size=(12, 9), crop="random", flip=True, views=2)
+    made = column(Image(channels=channels), image_size=(12, 9), crop="random", flip=True, views=2)
     wrong = []
     for name, data in variants().items():
         for number, view in enumerate(views_of(made, data, (1, 2, 3))):
@@ -126,7 +126,7 @@ def test_views_of_all_kinds_of_images(variants, channels, decoder):
 def test_views_of_oriented_images(kind, decoder):
     feature = Image(exif_orientation=True)
     for orientation, crop in itertools.product(range(1, 9), ("squash", "center", "random")):
-        made = column(feature, size=(14, 11), crop=crop, flip=True)
+        made = column(feature, image_size=(14, 11), crop=crop, flip=True)
         exif, pixels = exif_orientation(orientation), draw((40, 60, 3))
         if kind == "png":
             data = png(pixels, exif=exif)
@@ -139,7 +139,7 @@ def test_views_of_oriented_images(kind, decoder):
 
 def test_one_view_is_the_first_of_several(decoder):
     data = encode(draw((50, 70, 3)))
-    options = {"size": (16, 16), "crop": "random", "flip": True}
+    options = {"image_size": (16, 16), "crop": "random", "flip": True}
     many = views_of(column(views=4, **options), data, (7, 8, 9))
     assert len({view.tobytes() for view in many}) == 4
     assert (views_of(column(**options), data, (7, 8, 9))[0] == many[0]).all()
@@ -148,7 +148,7 @@ def test_one_view_is_the_first_of_several(decoder):
 def test_all_decoders_choose_the_same_pixels():
     encoded = [encode(draw((40, 50, 3), n)) for n in range(6)]
     encoded += [encode(draw((30, 50, 3), n), "png") for n in range(6)]
-    made = column(size=(24, 24), crop="random", flip=True, views=2)
+    made = column(image_size=(24, 24), crop="random", flip=True, views=2)
     found = {}
     for decoder in DECODERS:
         with decoding_with(decoder):
@@ -185,7 +185,7 @@ def test_resizing_down_averages(decoder):
 
 def test_flip_without_a_size(decoder):
     data = encode(draw((20, 30, 3)))
-    made = ImageColumn("image", Image(), PixelOptions(flip=True), (20, 30, 3))
+    made = ImageColumn("image", Image(), ImageOptions(flip=True), (20, 30, 3))
     flipped = []
     for row in range(20):
         flipped.append(made.spec.box(20, 30, 1, 2, row)[4])
@@ -194,7 +194,7 @@ def test_flip_without_a_size(decoder):
 
 
 def test_corrupt_images(decoder):
-    made = column(size=(8, 8), crop="center")
+    made = column(image_size=(8, 8), crop="center")
     data = encode(draw((40, 50, 3)))
     for wrong in (data[:200], as_12_bits(data), b"not an image", b""):
         with pytest.raises(FeatureError):
@@ -204,25 +204,25 @@ def test_corrupt_images(decoder):
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"size": (8, 8), "crop": "middle"}, "crop"),
+        ({"image_size": (8, 8), "crop": "middle"}, "crop"),
         ({"crop": "random"}, "crop"),
-        ({"size": (8, 8), "decode": "slow"}, "decode"),
-        ({"size": (8, 8), "crop_scale": (0, 1)}, "crop_scale"),
-        ({"size": (8, 8), "crop_scale": (0.5, 1.1)}, "crop_scale"),
-        ({"size": (8, 8), "crop_ratio": (2, 1)}, "crop_ratio"),
-        ({"size": (8, 8), "crop_ratio": (1, float("inf"))}, "crop_ratio"),
-        ({"size": (8, 8), "crop_ratio": (float("nan"), 1)}, "crop_ratio"),
-        ({"size": (8, 8), "crop_ratio": 1}, "crop_ratio"),
-        ({"size": (8, 8), "flip": 1}, "flip"),
-        ({"size": (8, 8), "views": 2}, "views"),
-        ({"size": (8, 8), "flip": True, "views": 17}, "views"),
-        ({"size": (8, 8), "flip": True, "views": 0}, "views"),
-        ({"size": (8, 8), "flip": True, "views": True}, "views"),
+        ({"image_size": (8, 8), "decode": "slow"}, "decode"),
+        ({"image_size": (8, 8), "crop_scale": (0, 1)}, "crop_scale"),
+        ({"image_size": (8, 8), "crop_scale": (0.5, 1.1)}, "crop_scale"),
+        ({"image_size": (8, 8), "crop_ratio": (2, 1)}, "crop_ratio"),
+        ({"image_size": (8, 8), "crop_ratio": (1, float("inf"))}, "crop_ratio"),
+        ({"image_size": (8, 8), "crop_ratio": (float("nan"), 1)}, "crop_ratio"),
+        ({"image_size": (8, 8), "crop_ratio": 1}, "crop_ratio"),
+        ({"image_size": (8, 8), "flip": 1}, "flip"),
+        ({"image_size": (8, 8), "views": 2}, "views"),
+        ({"image_size": (8, 8), "flip": True, "views": 17}, "views"),
+        ({"image_size": (8, 8), "flip": True, "views": 0}, "views"),
+        ({"image_size": (8, 8), "flip": True, "views": True}, "views"),
     ],
 )
 def test_invalid_options(options, name):
     with pytest.raises(FeatureError) as raised:
-        PixelOptions(**options)
+        ImageOptions(**options)
     assert raised.value.option == name
 
 
@@ -268,7 +268,7 @@ def difference(one, other):
 
 @pytest.mark.parametrize("image", [(375, 500), (500, 375), (64, 64), (40, 400), (9, 7)])
 def test_distribution_of_random_boxes(image):
-    made = column(size=(224, 224), crop="random")
+    made = column(image_size=(224, 224), crop="random")
     found, theirs = boxes(made, image)[:, :4], reference_boxes(image, 20_000)
     height, width = image
     for each in (found, theirs):
@@ -290,7 +290,7 @@ def test_distribution_of_random_boxes(image):
 
 
 def test_range_of_random_boxes():
-    made = column(size=(8, 8), crop="random", crop_scale=(0.25, 0.5), crop_ratio=(0.5, 2.0))
+    made = column(image_size=(8, 8), crop="random", crop_scale=(0.25, 0.5), crop_ratio=(0.5, 2.0))
     found = boxes(made, (1000, 1000), 5000)
     area, ratio = found[:, 2] * found[:, 3] / 1e6, found[:, 3] / found[:, 2]
     assert 0.249 < area.min() < 0.252
@@ -300,7 +300,7 @@ def test_range_of_random_boxes():
 
 
 def test_rows_batches_seeds_and_views_are_independent():
-    made = column(size=(8, 8), crop="random", flip=True, views=2)
+    made = column(image_size=(8, 8), crop="random", flip=True, views=2)
     keys = itertools.product(range(10), range(10), range(10), range(2))
     found = [made.spec.box(5000, 5000, *key) for key in keys]
     assert len({each[:4] for each in found}) == 2000
@@ -309,15 +309,19 @@ def test_rows_batches_seeds_and_views_are_independent():
 
 
 def test_flips_do_not_change_boxes():
-    flipped = column(size=(8, 8), crop="random", flip=True)
+    flipped = column(image_size=(8, 8), crop="random", flip=True)
     found = boxes(flipped, (50, 60), 100)
-    assert (found[:, :4] == boxes(column(size=(8, 8), crop="random"), (50, 60), 100)[:, :4]).all()
+    assert (
+        found[:, :4] == boxes(column(image_size=(8, 8), crop="random"), (50, 60), 100)[:, :4]
+    ).all()
 
 
 @given(image=st.tuples(SIDES, SIDES), size=st.tuples(SIDES, SIDES))
 def test_central_boxes(image, size):
     """The largest box with the aspect ratio of the result, within a pixel, in the middle."""
-    top, left, height, width, flipped = column(size=size, crop="center").spec.box(*image, 0, 0, 0)
+    top, left, height, width, flipped = column(image_size=size, crop="center").spec.box(
+        *image, 0, 0, 0
+    )
     assert not flipped
     ratio = size[1] / size[0]
     if height == image[0]:
@@ -353,7 +357,7 @@ def test_levels_of_fast_decoding(kind, subsampling, native):
     mean, maximum = LEVELS[kind]
     for size in ((200, 300), (100, 150), (50, 75), (30, 30)):
         exact, fast = (
-            views_of(column(size=size, decode=mode), data)[0] for mode in ("exact", "fast")
+            views_of(column(image_size=size, decode=mode), data)[0] for mode in ("exact", "fast")
         )
         levels = np.abs(exact.astype(int) - fast)
         assert 0 < levels.mean() < mean
@@ -365,7 +369,7 @@ def test_reduced_scale_is_not_used_below_twice_the_size(crop, native):
     data = encode(draw((120, 160, 3)))
     used = set()
     for side, row in itertools.product((20, 40, 60, 61, 79, 81, 100), range(12)):
-        options = {"size": (side, side), "crop": crop, "flip": True}
+        options = {"image_size": (side, side), "crop": crop, "flip": True}
         exact, fast = (column(decode=mode, **options) for mode in ("exact", "fast"))
         key = (1, 2, row)
         same = (views_of(exact, data, key)[0] == views_of(fast, data, key)[0]).all()
@@ -379,7 +383,7 @@ def test_reduced_scale_is_not_used_below_twice_the_size(crop, native):
 def test_reduced_scale_of_several_views_fits_the_smallest_box(native):
     data = encode(draw((120, 160, 3)))
     for row in range(30):
-        options = {"size": (24, 24), "crop": "random", "views": 2}
+        options = {"image_size": (24, 24), "crop": "random", "views": 2}
         exact, fast = (column(decode=mode, **options) for mode in ("exact", "fast"))
         boxes = [fast.spec.box(120, 160, 1, 2, row, view) for view in range(2)]
         is_reduced = min(min(box[2:4]) for box in boxes) >= 48
@@ -392,12 +396,12 @@ def test_reduced_scale_of_several_views_fits_the_smallest_box(native):
 @pytest.mark.parametrize("kind", ["png", "webp"])
 def test_other_formats_are_decoded_exactly(kind):
     data = encode(draw((120, 160, 3)), kind)
-    exact, fast = (column(size=(20, 20), decode=mode) for mode in ("exact", "fast"))
+    exact, fast = (column(image_size=(20, 20), decode=mode) for mode in ("exact", "fast"))
     assert (views_of(exact, data)[0] == views_of(fast, data)[0]).all()
 
 
 def test_fast_decoding_without_the_native_decoder_is_exact():
     data = encode(draw((120, 160, 3)))
     with decoding_with("Pillow"):
-        (found,) = views_of(column(size=(20, 20), decode="fast"), data)
+        (found,) = views_of(column(image_size=(20, 20), decode="fast"), data)
     assert distance(found, pillow(data, size=(20, 20))) <= 1

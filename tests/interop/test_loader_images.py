@@ -43,7 +43,7 @@ from covey.errors import ExampleError, FeatureError, ImageSizeError, SkippedReco
 from covey.loader.prefetch import NativeProducer, start_producer
 from covey.plan import BalancedPlan
 from covey.reading import Gatherer
-from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixel_options import ImageOptions
 from covey.schema.pixels import ImageColumn
 from covey.storage import open_storage
 
@@ -184,7 +184,7 @@ CROPS = {
 
 def check_pixels(loader, kinds, steps=3, **options):
     """Compare batches with the crops of Pillow."""
-    made = ImageColumn("image", Image(), PixelOptions(size=(16, 12), **options), (16, 12, 3))
+    made = ImageColumn("image", Image(), ImageOptions(image_size=(16, 12), **options), (16, 12, 3))
     for step, (x, y) in enumerate(loader.take(steps)):
         ids = loader.plan.batch(step)
         assert y.tolist() == LABELS[ids].tolist()
@@ -207,9 +207,7 @@ def test_batches_equal_the_crops_of_pillow(pictures, kinds, crop, decoder):
 
 def is_native(loader):
     """Return whether the native core builds the batches."""
-    producer = start_producer(
-        loader.format, loader.plan, 0, steps=4, options=loader.options, owner=None
-    )
+    producer = start_producer(loader.format, loader.plan, 0, steps=4, options=loader.options)
     with closing(producer):
         return isinstance(producer, NativeProducer)
 

@@ -188,7 +188,7 @@ def test_single_shard_without_label_and_url(tmp_path, capsys):
 def test_audio_by_its_sampling_rate(capsys):
     """A feature with a sampling rate is shown as sound, whichever class it has."""
     from covey.cli.values import describe_value
-    from covey.dataset.summaries import summarize
+    from covey.view.summaries import summarize
 
     class Sound:
         sample_rate = 8000

@@ -13,6 +13,7 @@ from covey.cli import make_parser
 from covey.cli.output import OptionNames
 from covey.errors import CoveyError, adapt_remedy
 from covey.loader import LoadOptions
+from covey.schema.pixel_options import ImageOptions
 
 SOURCE = Path(covey.__file__).parent
 
@@ -20,6 +21,7 @@ SOURCE = Path(covey.__file__).parent
 CALLABLES = {
     "*": [
         covey.open, covey.write, covey.Dataset.batches, covey.Dataset.shuffled, LoadOptions,
+        ImageOptions,
         covey.Image, covey.Tensor, covey.sources.SourceOptions,
     ],
     "adapters": [covey.Loader.to_torch, covey.Loader.to_tf, covey.Loader.to_jax],
@@ -83,6 +85,8 @@ def advice():
                     if keyword.arg in ("remedy", "allowed"):
                         yield name, node.lineno, keyword.arg, text(keyword.value)
                 called = ast.unparse(node.func).rpartition(".")[2]
+                if called in ("check", "_check") and len(node.args) > 3:
+                    yield name, node.lineno, "allowed", text(node.args[3])
                 if called.endswith(("Error", "_error", "_invalid")):
                     for argument in node.args:
                         yield name, node.lineno, "reason", text(argument)

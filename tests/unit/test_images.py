@@ -13,7 +13,7 @@ from written import write
 
 from covey import Image
 from covey.errors import ExampleError, FeatureError
-from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixel_options import ImageOptions
 from covey.schema.pixels import read_pixels
 
 # 8 x 8 pixels: the left half is blue, the right half orange.
@@ -91,7 +91,7 @@ def test_resize():
     pixels = np.full((9, 7, 3), (1, 2, 3), np.uint8)
     for size in ((1, 1), (3, 20), (40, 40)):
         assert (read_pixels(Image(), png(pixels), size) == (1, 2, 3)).all()
-    assert PixelOptions(size=(3, 3), crop="random").is_random
+    assert ImageOptions(image_size=(3, 3), crop="random").is_random
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from written import fresh_process, write
 
 import covey
 from covey import ClassLabel, Features, Tensor
-from covey.classes import ClassIdMap, ClassNames, ClassTable
+from covey.classes import ClassNames, ClassTable, renumber
 from covey.errors import DatasetError, FeatureError, FormatError, PlanError, UnknownClassError
 
 
@@ -249,13 +249,13 @@ def _three_batches(pickled):
 
 
 def test_class_ids_of_an_index_are_not_trusted():
-    renumber = ClassIdMap(np.array([3, 7]), np.array([0, 1]))
-    assert renumber(np.array([7, 3, 7])).tolist() == [1, 0, 1]
+    old, new = np.array([3, 7]), np.array([0, 1])
+    assert renumber(np.array([7, 3, 7]), old, new).tolist() == [1, 0, 1]
     for wrong in (5, 8, -1):
         with pytest.raises(FormatError):
-            renumber(np.array([7, wrong]))
+            renumber(np.array([7, wrong]), old, new)
     with pytest.raises(FormatError):
-        ClassIdMap(np.zeros(0, np.int64), np.zeros(0, np.int64))(np.array([0]))
+        renumber(np.array([0]), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 # Filters.
@@ -382,7 +382,7 @@ def test_sum_with_more_names_is_not_renumbered(tmp_path):
     second = make(tmp_path / "b", 100, ("a", "b", "c"))
     for both in (first + second, second + first):
         assert dict(both.class_names) == {0: "a", 1: "b", 2: "c"}
-        assert both._renumbering is None
+        assert both._labels is None
 
 
 def test_sum_of_class_ids_without_names(tmp_path):

@@ -16,7 +16,6 @@ from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, Layout
 from covey.errors import PlanError
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
-from covey.loader.iterator import LoaderIterator
 from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
 from covey.plan.base import check_int
@@ -165,11 +164,10 @@ class JaxBatches(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
-        # Its batches are never requested; it is closed when the loader is moved or iterated again.
-        iteration = iter(self._loader)
-        assert isinstance(iteration, LoaderIterator)
-        self._iteration = iteration
-        plan, batch = self._loader.plan, self._loader.position.batch
+        # Its batches are never requested; it ends when the loader is moved or iterated again.
+        self._loader.close()
+        self._iteration = self._loader._iteration
+        plan, batch = self._loader.plan, self._loader._batch
         self._end = None if plan.is_endless else plan.end_of_epoch(batch)
         self._steps = plan.steps_left(batch)
         self._restart()
@@ -183,28 +181,28 @@ class JaxBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._lock:
-            position = self._loader.position
+            loader = self._loader
             if self._steps == 0:
                 end, self._end = self._end, None
-                if end is not None and not self._iteration._closed:
-                    position.batch = end
+                if end is not None and loader._iteration is self._iteration:
+                    loader._batch = end
                 raise StopIteration
-            self._iteration._check_open()
+            loader.check_running(self._iteration)
             if self._plan is not self._loader.plan:  # class weights were changed
                 self._restart()
             self._fill()
             if not self._ready:
-                error, self._error = self._error, None
+                error = self._error
                 assert error is not None
+                self._restart()
                 try:
                     raise error
                 finally:
                     del error
             batch = self._ready.popleft()
             self._steps -= 1
-            with position.locked():
-                following = position.batch + self._plan.batches_per_step
-                position.batch = following if self._end is None else min(following, self._end)
+            following = loader._batch + self._plan.batches_per_step
+            loader._batch = following if self._end is None else min(following, self._end)
             return batch
 
     def _fill(self) -> None:
@@ -229,7 +227,7 @@ class JaxBatches(Iterator[Any]):
         """Raise PlanError if the batches of the epoch cannot be sharded."""
         if self._sharding is None:
             return
-        loader, batch = self._loader, self._loader.position.batch
+        loader, batch = self._loader, self._loader._batch
         _check_ranks(loader.plan, batch, self._sharding)
         is_open = isinstance(loader.format, BatchFormat) and loader.format.pads_to_longest
         if is_open and not self._sharding.is_fully_addressable:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from covey.cli.output import describe_feature
 from covey.dataset.dataset import Dataset
-from covey.dataset.pictures import pixels_shape
 from covey.errors import DatasetError, FeatureError
 from covey.schema import Feature, Image, Tensor
 from covey.schema.images import import_pillow
 from covey.urls import shown
+from covey.view.pictures import pixels_shape
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -99,7 +99,6 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     """Return the batch, as values of JSON."""
     import numpy as np
 
-    from covey.loader.source import check_classes
     from covey.plan import BalancedPlan
     from covey.urls import shown
 
@@ -114,7 +113,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
         print_message(str(each.message))
     ids = plan.batch(options.step).reshape(count, per_class).tolist()
     drawn = plan.classes(options.step)
-    check_classes(dataset, plan.batch(options.step).reshape(-1), np.repeat(drawn, per_class))
+    dataset.check_classes(plan.batch(options.step).reshape(-1), np.repeat(drawn, per_class))
     labels = drawn.tolist()
     return {
         "path": shown(options.path),
@@ -132,7 +131,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
 
 def _read(dataset: Dataset, classes: list[dict[str, Any]]) -> None:
     """Add the summaries of the examples to the classes of a batch."""
-    from covey.dataset.summaries import read_examples
+    from covey.view.summaries import read_examples
 
     examples = read_examples(dataset, [number for each in classes for number in each["ids"]])
     for each in classes:

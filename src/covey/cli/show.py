@@ -114,8 +114,8 @@ def _accept_ids_after_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from covey.cli.values import example_lines, open_dataset, to_json
-    from covey.dataset.summaries import read_examples
     from covey.urls import shown
+    from covey.view.summaries import read_examples
 
     with open_dataset(options) as dataset:
         chosen = choose_ids(dataset, options.ids, options.class_)

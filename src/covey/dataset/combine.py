@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.classes import ClassIdMap, Renumbering, compose
+from covey.classes import renumber
 from covey.dataset.selection import Ids, Selection
-from covey.errors import DatasetError, FeatureError
+from covey.errors import DatasetError, FeatureError, check
 from covey.labels import extend_names, is_string
 from covey.reading import Gatherer
 from covey.schema import ClassLabel, Features, Tensor
@@ -19,7 +19,6 @@ from covey.schema.types import REQUIRED, Feature
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset
-    from covey.dataset.operations import Operations
 
 # Fractions whose sum differs from 1 by rounding only.
 _ROUNDING = 1e-9
@@ -45,53 +44,46 @@ def stored_label(features: Features, label: str | None) -> Feature | None:
     return kind
 
 
-def number_classes(dataset: Operations) -> Dataset:
+def number_classes(dataset: Dataset) -> Dataset:
     """Return the dataset with class ids from 0 on, in the order of the present ones.
 
     The plans of both draw the same examples.
     """
     classes, label = dataset.classes, dataset.label
     names = tuple(classes)
-    step = ClassIdMap(classes.labels, np.arange(len(classes)))
-    features, stored = dataset.features, stored_label_of(dataset)
+    features, stored = dataset.features, _stored_label_of(dataset)
     if label is not None and stored is not None:
         features = features.replace({label: ClassLabel(names=names)})
-    keys = classes.labels if classes.keys is None else classes.keys
     return dataset._with(
         features=features,
         names=names,
-        renumbering=Renumbering(compose(maps_of(dataset), step), stored, keys),
+        labels=renumber(dataset.labels, classes.labels, np.arange(len(classes))),
+        keys=classes.labels if classes.keys is None else classes.keys,
+        stored_label=stored,
     )
 
 
-def maps_of(dataset: Operations) -> tuple[ClassIdMap | None, ...]:
-    """Return the map of each open split of a dataset."""
-    known = dataset._renumbering
-    return (None,) * len(dataset._gatherer.tables) if known is None else known.maps
-
-
-def stored_label_of(dataset: Operations) -> Feature | None:
+def _stored_label_of(dataset: Dataset) -> Feature | None:
     """Return the label feature of a dataset as it is stored."""
-    known = dataset._renumbering
-    return stored_label(dataset.features, dataset.label) if known is None else known.stored
+    if dataset._labels is None:
+        return stored_label(dataset.features, dataset.label)
+    return dataset._stored_label
 
 
 # Sums.
 
 
-def add(first: Operations, second: Operations) -> Dataset:
+def add(first: Dataset, second: Dataset) -> Dataset:
     """Return the dataset of the examples of both, in order."""
     _check_same_options(first, second)
-    if first._gatherer is second._gatherer and first._renumbering is second._renumbering:
-        ids = [first._selection.all(), second._selection.all()]
-        return first._at(np.concatenate(ids))
-    names, following = _merge_names(first, second)
+    if _have_same_source(first, second):
+        return _concatenate(first, second)
+    names, new_ids = _merge_names(first, second)
     features, stored = _merge_features(first, second, names)
-    own, others = maps_of(first), maps_of(second)
-    maps = (*own, *(others if following is None else compose(others, following)))
-    renumbering = None
-    if any(each is not None for each in maps):
-        renumbering = Renumbering(maps, stored)
+    labels = None
+    if first._labels is not None or second._labels is not None or new_ids is not None:
+        others = second.labels if new_ids is None else new_ids[second.labels + 1]
+        labels = np.concatenate([first.labels, others])
     gatherer = Gatherer(
         (*first._gatherer.tables, *second._gatherer.tables), **first._gatherer.options
     )
@@ -102,11 +94,28 @@ def add(first: Operations, second: Operations) -> Dataset:
         features=features,
         names=names,
         selection=Selection(len(gatherer.rows), ids=None if is_all else np.concatenate(ids)),
-        renumbering=renumbering,
+        labels=labels,
+        keys=None,
+        stored_label=None if labels is None else stored,
     )
 
 
-def _check_same_options(first: Operations, second: Operations) -> None:
+def _have_same_source(first: Dataset, second: Dataset) -> bool:
+    """Return whether both are selections of one dataset, with the same class ids."""
+    is_same = (first._labels is None) == (second._labels is None)
+    names = ("_gatherer", "_names", "_keys")
+    return is_same and all(getattr(first, name) is getattr(second, name) for name in names)
+
+
+def _concatenate(first: Dataset, second: Dataset) -> Dataset:
+    labels = None
+    if first._labels is not None and second._labels is not None:
+        labels = np.concatenate([first._labels, second._labels])
+    ids = np.concatenate([first._selection.all(), second._selection.all()])
+    return first._with(selection=Selection(len(first._gatherer.rows), ids=ids), labels=labels)
+
+
+def _check_same_options(first: Dataset, second: Dataset) -> None:
     """Raise DatasetError if the datasets were opened with different options."""
     options = [
         {
@@ -127,10 +136,8 @@ def _check_same_options(first: Operations, second: Operations) -> None:
             )
 
 
-def _merge_names(
-    first: Operations, second: Operations
-) -> tuple[tuple[str, ...] | None, ClassIdMap | None]:
-    """Return the names of the classes of both, and the new ids of those of the second."""
+def _merge_names(first: Dataset, second: Dataset) -> tuple[tuple[str, ...] | None, Ids | None]:
+    """Return the class names of both, and the new ids of the classes of the second, from -1 on."""
     a, b = first._names, second._names
     if first.label is None or (a is None and b is None):
         return None, None
@@ -153,15 +160,15 @@ def _merge_names(
     names = extend_names(a, b)
     ids = {name: number for number, name in enumerate(names)}
     new = [-1, *(ids[name] for name in b)]  # -1 is the unknown class of a ClassLabel
-    return names, ClassIdMap(np.arange(-1, len(b)), np.array(new, np.int64))
+    return names, np.array(new, np.int64)
 
 
 def _merge_features(
-    first: Operations, second: Operations, names: tuple[str, ...] | None
+    first: Dataset, second: Dataset, names: tuple[str, ...] | None
 ) -> tuple[Features, Any]:
     """Return the features that match both datasets, and the label as it is stored."""
     label, given = first.label, [first.features, second.features]
-    stored = [stored_label_of(each) for each in (first, second)]
+    stored = [_stored_label_of(each) for each in (first, second)]
     if label is not None and names is not None:
         for number, each in enumerate(given):
             kind = each.get(label)
@@ -186,7 +193,7 @@ def _merge_features(
 # Parts.
 
 
-def divide(dataset: Operations, parts: Mapping[str, Any], seed: int) -> list[Ids]:
+def divide(dataset: Dataset, parts: Mapping[str, Any], seed: int) -> list[Ids]:
     """Return the examples of each part, in order."""
     # Lazily: opening a dataset needs no hashes.
     from covey.shuffle.keys import hash_keys
@@ -229,12 +236,12 @@ def _part_of_each(
         part_of = np.searchsorted(np.cumsum(sizes), ranks, side="right")
         return part_of, len(sizes) + (sum(sizes) < len(hashes))
     is_valid = all(isinstance(each, float) and 0 < each <= 1 for each in sizes)
-    if not sizes or not is_valid or sum(sizes) > 1 + _ROUNDING:
-        raise DatasetError(
-            option="parts",
-            found=dict(parts),
-            allowed="fractions between 0.0 and 1.0 with a sum of at most 1.0, or integers >= 1",
-        )
+    check(
+        "parts",
+        dict(parts),
+        sizes and is_valid and sum(sizes) <= 1 + _ROUNDING,
+        "fractions between 0.0 and 1.0 with a sum of at most 1.0, or integers >= 1",
+    )
     ends = np.cumsum(sizes)
     if ends[-1] > 1 - _ROUNDING:
         ends = ends[:-1]

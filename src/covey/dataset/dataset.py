@@ -3,40 +3,73 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._html import features_html
 from covey._text import count_of, outline
-from covey.classes import ClassNames, ClassTable, Renumbering
-from covey.dataset.batches import RawRecords
-from covey.dataset.operations import Operations
-from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import DatasetError, shorten
+from covey.classes import ClassNames, ClassTable, Labels, check_labels
+from covey.dataset.combine import add, divide, number_classes
+from covey.dataset.selection import Ids, RawRecords, Selection, parse_ids
+from covey.errors import (
+    CoveyError,
+    DatasetError,
+    FormatError,
+    check,
+    checks_keywords,
+    shorten,
+)
 from covey.index import Index
 from covey.labels import decode_strings, is_string
-from covey.loader.source import NativeSource
+from covey.loader import Loader, LoadOptions
+from covey.loader.batch import BatchFormat
+from covey.loader.options import LoadKeywords, add_location
+from covey.loader.prefetch import NativeSource
+from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
+from covey.plan.balanced import Epoch, Weights
+from covey.plan.base import check_seed
+from covey.plan.epochs import Remainder
+from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
 from covey.reading.rows import Table
 from covey.results import SkippedRecord
 from covey.schema import Features, Image
-from covey.schema.codec import row_of
+from covey.schema.codec import leaf, row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.image_summary import ImageSummary
 from covey.schema.pixel_options import check_max_pixels
-from covey.schema.pixels import ImageColumn, decode_images
+from covey.schema.pixels import ImageColumn, decode_images, different_sizes, find_sizes
+from covey.schema.types import Feature
 
 if TYPE_CHECKING:
+    import datasets
+    import pandas as pd
+    from typing_extensions import Unpack
+
     from covey.view import View
+
+Class = int | str | bytes
+
+_OPTIONS = tuple(LoadKeywords.__annotations__)
+_NO_BATCH_SIZE = (
+    "a batch has classes_per_batch * examples_per_class examples: batches(8, 4) has 32; "
+    "shuffled(32) has 32 examples of any classes"
+)
 
 # Selections of features whose decoders are kept.
 _MAX_STORED = 16
 
+# Number of images of a part of a dataset whose sizes are compared.
+_PROBED_IMAGES = 32
 
-class Dataset(Operations):
+
+class Dataset:
     """A sequence of examples; :func:`covey.open` returns it.
 
     ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are columns of examples. A dataset
@@ -49,7 +82,10 @@ class Dataset(Operations):
         label: The label feature, ``"@file"`` or ``"@function"``; None without classes.
         names: The class name of each class id, if known.
         selection: The records of the dataset.
-        renumbering: The class ids, if they are not those of the indexes.
+        labels: The class id of each example; None for the ids in the indexes.
+        keys: The key of each class id from 0 on, by which its examples are drawn; None for the ids.
+        stored_label: With `labels`, the label feature as records have it; None if the label is a
+            string, or is not a feature.
         pixels: Whether images are decoded.
         max_pixels: The maximum number of pixels of an image to decode.
     """
@@ -62,7 +98,9 @@ class Dataset(Operations):
         label: str | None,
         names: tuple[str, ...] | None,
         selection: Selection,
-        renumbering: Renumbering | None = None,
+        labels: NDArray[np.int64] | None = None,
+        keys: NDArray[np.int64] | None = None,
+        stored_label: Feature | None = None,
         pixels: bool = False,
         max_pixels: int | None = None,
     ) -> None:
@@ -71,7 +109,9 @@ class Dataset(Operations):
         self._gatherer = gatherer
         self._names = names
         self._selection = selection
-        self._renumbering = renumbering
+        self._labels = labels
+        self._keys = keys
+        self._stored_label = stored_label
         self._stored: dict[int, tuple[Features, Features]] = {}
         self._pixels = pixels
         self._max_pixels = check_max_pixels(max_pixels)
@@ -108,10 +148,7 @@ class Dataset(Operations):
         return f"{count}, {classes} of {shorten(self.label)!r}"
 
     def _repr_html_(self) -> str:
-        from covey._html import dataset_html
-
-        images = [name for name, kind in self.features.items() if isinstance(kind, Image)]
-        return dataset_html(self, f"covey.Dataset: {self._counts()}", images)
+        return features_html(f"covey.Dataset: {self._counts()}", self.features)
 
     def __enter__(self) -> Dataset:
         return self
@@ -183,7 +220,7 @@ class Dataset(Operations):
 
     def _as_stored(self, features: Features) -> Features:
         """Return features with the label as it is stored, if its class ids are replaced."""
-        stored = None if self._renumbering is None else self._renumbering.stored
+        stored = self._stored_label
         if stored is None or self._label is None or self._label not in features:
             return features
         found = self._stored.get(id(features))
@@ -240,7 +277,7 @@ class Dataset(Operations):
     @property
     def raw(self) -> RawRecords:
         """The serialized records: ``ds.raw[17]``."""
-        return RawRecords(self, self._gatherer, self._selection)
+        return RawRecords(self)
 
     # Classes.
 
@@ -248,13 +285,14 @@ class Dataset(Operations):
     def labels(self) -> NDArray[np.int64]:
         """The class id of every example."""
         self._check_has_label()
-        tables, rows, ids = self._gatherer.tables, self._gatherer.rows, self._selection.all()
-        if self._selection.is_all and len(tables) == 1:
-            labels: NDArray[np.int64] = tables[0].index.rows["label"]
+        tables = self._gatherer.tables
+        labels: NDArray[np.int64]
+        if self._labels is not None:
+            labels = self._labels
+        elif self._selection.is_all and len(tables) == 1:
+            labels = tables[0].index.rows["label"]
         else:
-            labels = rows.labels(ids)
-        if self._renumbering is not None:
-            labels = self._renumbering.apply(labels, rows.table_of(ids))
+            labels = self._gatherer.rows.labels(self._selection.all())
         labels.flags.writeable = False
         return labels
 
@@ -270,8 +308,7 @@ class Dataset(Operations):
         if index is not None and index.classes is not None:
             assert index.by_class is not None
             return ClassTable(index.classes, index.by_class, self._names)
-        keys = None if self._renumbering is None else self._renumbering.keys
-        return ClassTable.of(self.labels, self._names, keys)
+        return ClassTable.of(self.labels, self._names, self._keys)
 
     @property
     def class_names(self) -> ClassNames:
@@ -293,8 +330,340 @@ class Dataset(Operations):
         """
         return self.class_names[class_id]
 
-    def _with(self, **changes: Any) -> Dataset:
-        return Dataset(**{**self._arguments, **changes})
+    # Batches.
+
+    @checks_keywords(_OPTIONS, {"batch_size": _NO_BATCH_SIZE})
+    def batches(
+        self,
+        classes_per_batch: int,
+        examples_per_class: int = 2,
+        *,
+        seed: int = 0,
+        steps_per_epoch: Epoch = "examples",
+        class_list: Iterable[int | str | bytes] | None = None,
+        total_examples_per_class: int | None = None,
+        small_classes: SmallClasses = "repeat",
+        class_weights: Weights | None = None,
+        **options: Unpack[LoadKeywords],
+    ) -> Loader:
+        """Return a loader of balanced batches: exactly P classes, K distinct examples of each.
+
+        Args:
+            classes_per_batch: P.
+            examples_per_class: K.
+            seed: Seed of all random choices.
+            steps_per_epoch: As for :class:`covey.plan.BalancedPlan`, like the next four.
+            class_list: Classes to draw from.
+            total_examples_per_class: Maximum number of examples to use of each class.
+            small_classes: How to handle classes with fewer than K examples.
+            class_weights: Relative frequencies of the classes.
+            options: Options of :class:`covey.loader.LoadOptions`.
+
+        Raises:
+            PlanError, DatasetError, FeatureError: If such batches cannot be drawn.
+        """
+        keywords = {
+            "seed": seed,
+            "steps_per_epoch": steps_per_epoch,
+            # An iterator can be consumed only once; the plan is made again in other processes.
+            "class_list": _listed(class_list),
+            "total_examples_per_class": total_examples_per_class,
+            "small_classes": small_classes,
+            "class_weights": class_weights,
+        }
+        make_plan = partial(_balanced, self, classes_per_batch, examples_per_class, **keywords)
+        return self._load(make_plan, options)
+
+    @checks_keywords(_OPTIONS)
+    def shuffled(
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        remainder: Remainder = "keep",
+        **options: Unpack[LoadKeywords],
+    ) -> Loader:
+        """Return a loader of all examples once per epoch, in a different order in each epoch.
+
+        Args:
+            batch_size: Number of examples per batch.
+            seed: Seed of all random choices.
+            remainder: How to handle an incomplete last batch, as for
+                :class:`covey.plan.ShuffledPlan`.
+            options: Options of :class:`covey.loader.LoadOptions`. Without classes, a batch is x
+                alone.
+        """
+        make_plan = partial(ShuffledPlan, len(self), batch_size, seed, remainder=remainder)
+        return self._load(make_plan, options)
+
+    @checks_keywords(_OPTIONS)
+    def sequential(
+        self, batch_size: int, *, remainder: Remainder = "keep", **options: Unpack[LoadKeywords]
+    ) -> Loader:
+        """Return a loader of all examples once per epoch, in the order of the dataset.
+
+        Args:
+            batch_size: Number of examples per batch.
+            remainder: How to handle an incomplete last batch, as for
+                :class:`covey.plan.SequentialPlan`.
+            options: Options of :class:`covey.loader.LoadOptions`. Without classes, a batch is x
+                alone.
+        """
+        make_plan = partial(SequentialPlan, len(self), batch_size, remainder=remainder)
+        return self._load(make_plan, options)
+
+    def _load(self, make_plan: Callable[[], Plan], keywords: LoadKeywords) -> Loader:
+        options = LoadOptions.of(**keywords)
+        loader = Loader(BatchFormat(self, options), make_plan, options)
+        self._check_image_sizes(loader)
+        return loader
+
+    def _check_image_sizes(self, loader: Loader) -> None:
+        """Raise an error if it is known that the images of a feature have different sizes.
+
+        The index knows the sizes in all of its records. If a part of them is drawn, or images are
+        rotated, the sizes of some examples decide. Other differences are found in the batch that
+        has them.
+        """
+        content, plan = loader.format, loader.plan
+        assert isinstance(content, BatchFormat)
+        if content.options.images.image_size is not None:
+            return
+        for name in content.image_names:
+            feature, found = content.features[name], self._image_summary(name)
+            assert isinstance(feature, Image)
+            if None not in feature.shape[:2] or found is None:
+                continue
+            summary, is_exact = found
+            sizes = {size for size in (summary.smallest, summary.largest) if size is not None}
+            is_part = isinstance(plan, BalancedPlan) and plan.examples < len(self)
+            is_rotated = feature.exif_orientation and summary.oriented > 0
+            if len(sizes) > 1 and (is_part or is_rotated or not is_exact):
+                ids = plan.records if isinstance(plan, BalancedPlan) else np.arange(len(self))
+                ids = ids[:: max(1, len(ids) // _PROBED_IMAGES)]
+                sizes = set()
+                with suppress(CoveyError):  # the batch that has the record raises it
+                    columns = self.decode(self.features.select((name,)), ids)
+                    sizes = find_sizes(feature, leaf(columns))
+            if len(sizes) > 1:
+                raise content.explain_sizes(different_sizes(sizes, feature=name))
+
+    # Selections.
+
+    @checks_keywords()
+    def select(self, ids: Any) -> Dataset:
+        """Return the dataset of some examples.
+
+        Args:
+            ids: Their positions, as in ``ds[ids]``.
+        """
+        positions = parse_ids(ids, len(self)).reshape(-1)
+        return self._at(positions)
+
+    @checks_keywords()
+    def where(self, *, label: Class | Sequence[Class]) -> Dataset:
+        """Return the dataset of the examples of one or more classes.
+
+        Args:
+            label: A class id, a class name, or a list of them.
+
+        Raises:
+            UnknownClassError: If no example has a class.
+        """
+        labels: Any = label if isinstance(label, (list, tuple, range, np.ndarray)) else [label]
+        chosen = [self._records(self.classes.position(each)) for each in labels]
+        positions = np.concatenate([np.zeros(0, np.int64), *chosen])
+        return self._at(np.unique(positions))
+
+    def _records(self, position: int) -> Ids:
+        """Return the examples of a class, and check that its index lists match the rows."""
+        ids, label = self.classes.records(position), self.classes.labels[position]
+        # Distinct, and as many as the class has: then none is missing.
+        is_valid = bool((np.diff(ids) > 0).all()) and int(ids[-1]) < len(self)
+        if not is_valid or (self.labels[ids] != label).any():
+            raise FormatError(
+                f"the index lists records of other classes in class {self.class_names[label]!r}",
+                path=self._gatherer.tables[0].files.directory,
+                remedy="rebuild it with `covey index`",
+            )
+        return ids
+
+    @checks_keywords()
+    def filter(
+        self,
+        function: Callable[[dict[str, Any]], bool] | None = None,
+        *,
+        classes: Class | Sequence[Class] | None = None,
+        select: Iterable[str] | str | None = None,
+    ) -> Dataset:
+        """Return the dataset of the examples that a function accepts, or of some classes.
+
+        Args:
+            function: Function of an example that returns whether to keep it. It is called once for
+                each example, in the order of the dataset, before this method returns.
+            classes: Classes to keep, as for :meth:`where`, which reads no example. `function` is
+                called for examples of these classes only.
+            select: Features of the example that `function` receives, by default all. Others are
+                not decoded.
+
+        Raises:
+            DatasetError: If the function returns another type than bool.
+            UnknownClassError: If no example has a class.
+        """
+        if function is None:
+            if classes is None or select is not None:
+                option = "select" if classes is not None else "filter()"
+                raise DatasetError(
+                    option=option, allowed="given with a function, or replaced by classes"
+                )
+            return self.where(label=classes)
+        if classes is not None:
+            return self.where(label=classes).filter(function, select=select)
+        check(
+            "function",
+            function,
+            callable(function),
+            "a function of an example",
+            remedy="pass class names by the keyword classes",
+        )
+        names = [select] if isinstance(select, str) else select
+        features = self.features if names is None else self.features.select(names)
+        kept: list[int] = []
+        for ids in self.raw.chunks():
+            columns = self._show(features, ids)
+            for row, number in enumerate(ids.tolist()):
+                if self._keeps(function, row_of(columns, row), number):
+                    kept.append(number)
+        return self.select(np.array(kept, np.int64))
+
+    def _keeps(
+        self, function: Callable[[dict[str, Any]], bool], example: dict[str, Any], number: int
+    ) -> bool:
+        try:
+            result: Any = function(example)
+        except Exception as error:
+            add_location(error, f"in the function of filter() for {self.place(number)}")
+            raise
+        if not isinstance(result, (bool, np.bool_)):
+            raise DatasetError(
+                f"the function of filter() returned {type(result).__name__} for example {number}; "
+                "must return bool",
+                **self.place(number).fields,
+            )
+        return bool(result)
+
+    def map(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise DatasetError: a dataset has the examples of its files.
+
+        Loaders change examples with ``transform=``, ``batch_transform=`` and ``augmenter=``.
+        """
+        raise DatasetError(
+            "a dataset has the examples of its files, and cannot map them",
+            remedy="pass transform= (a function of an example) to batches(), shuffled() or "
+            "sequential(), or write the changed examples: covey.write(map(f, ds), path, ...)",
+        )
+
+    # Sums and parts.
+
+    def __add__(self, other: object) -> Dataset:
+        """Return the dataset of the examples of both, in order.
+
+        Classes with the same name are one class. The class ids of the first dataset stay; new names
+        of the second follow, in sorted order. Class ids without names are the same class if they
+        are equal.
+
+        Raises:
+            DatasetError: If the datasets have different features or labels, or were opened with
+                different options.
+        """
+        return add(self, other) if isinstance(other, Dataset) else NotImplemented
+
+    @checks_keywords(None)
+    def split_classes(
+        self, *, seed: int = 0, labels: Labels | None = None, **parts: float
+    ) -> tuple[Dataset, ...]:
+        """Return datasets of disjoint classes, for evaluation on classes that were not trained.
+
+        ``train, test = ds.split_classes(train=0.8)``; or
+        ``train, val, test = ds.split_classes(train=0.8, val=0.1, test=0.1)``. The hash of the name
+        of a class (of its id if it has no name) determines its part: it stays there when other
+        classes or examples are added. Unlabelled examples (class -1 of a ClassLabel) are in no
+        part.
+
+        Args:
+            seed: Seed of the hashes.
+            labels: ``"contiguous"`` numbers the classes of each part from 0 on, as for
+                :func:`covey.open`; by default the class ids stay.
+            parts: The size of each part, in order. Floats are approximate fractions of the classes,
+                integers exact numbers of classes. The classes that remain are one more part. The
+                names of the parts occur in errors only.
+
+        Raises:
+            DatasetError: If sizes are not valid, or a part would have no classes.
+        """
+        check_labels(labels)
+        found = divide(self, parts, check_seed(seed))
+        chosen = [self._at(ids) for ids in found]
+        return tuple(each if labels is None else number_classes(each) for each in chosen)
+
+    # Other libraries.
+
+    @checks_keywords()
+    def to_pandas(self, select: Iterable[str] | str | None = None) -> pd.DataFrame:
+        """Return the examples as a DataFrame; requires pandas.
+
+        A ClassLabel with names is a Categorical of the names, and the class of a dataset whose
+        label is not a feature is the column ``label``. Images are encoded bytes; features with
+        dimensions are arrays.
+
+        Args:
+            select: The features, by default all.
+        """
+        from covey.dataset.export import to_pandas
+
+        return to_pandas(self, select)
+
+    @checks_keywords()
+    def to_hf(
+        self, select: Iterable[str] | str | None = None, *, streaming: bool = False
+    ) -> datasets.Dataset | datasets.IterableDataset:
+        """Return the examples as a dataset of Hugging Face; requires ``datasets``.
+
+        Class labels keep their names. Images stay encoded: ``datasets`` decodes them on access.
+
+        Args:
+            select: The features, by default all.
+            streaming: Return an IterableDataset that reads the shards when it is iterated. By
+                default all examples are read into memory.
+        """
+        from covey.dataset.export import to_hf
+
+        return to_hf(self, select, streaming=streaming)
+
+    @staticmethod
+    def from_hf(
+        dataset: datasets.Dataset | datasets.IterableDataset,
+        path: str | os.PathLike[str],
+        *,
+        split: str | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Write a dataset of Hugging Face to `path`, and open it.
+
+        A covey dataset is backed by shards: this is :func:`covey.write`, then :func:`covey.open`.
+        Images are copied, not encoded again.
+
+        Args:
+            dataset: The dataset, such as ``datasets.load_dataset("beans", split="train")``.
+            path: Directory or URL of the new dataset.
+            split: Name of the split; by default that of the dataset, or ``"train"``.
+            options: Options of :func:`covey.write`, such as `label` or ``mode="overwrite"``.
+        """
+        from covey.dataset.export import from_hf
+
+        return from_hf(dataset, path, split=split, **options)
+
+    # Display.
 
     def view(self, *, port: int = 0, browser: bool | None = None, embeddings: Any = None) -> View:
         """Show the examples, the classes and the batches in the browser, like ``covey view``.
@@ -324,13 +693,13 @@ class Dataset(Operations):
     @property
     def whole_index(self) -> Index | None:
         """The index of the examples; None unless they are all of one split, with its class ids."""
-        is_index = self._selection.is_all and len(self.tables) == 1 and self._renumbering is None
+        is_index = self._selection.is_all and len(self.tables) == 1 and self._labels is None
         return self.tables[0].index if is_index else None
 
     def labels_of(self, ids: Ids) -> NDArray[np.int64]:
         """Return the class ids of examples."""
-        if self._renumbering is not None:
-            return np.asarray(self.labels[ids])
+        if self._labels is not None:
+            return np.asarray(self._labels[ids])
         return self._gatherer.rows.labels(self._selection.take(ids))
 
     def place(self, number: int) -> RecordLocation:
@@ -369,12 +738,41 @@ class Dataset(Operations):
             label=label,
             has_labels=self.label is not None,
             numbers=self._numbers,
-            class_ids=None if self._renumbering is None else self.labels,
+            class_ids=self._labels,
             columns=columns,
             images=tuple(
                 (position, images[name]) for position, name in enumerate(features) if name in images
             ),
         )
+
+    def _with(self, **changes: Any) -> Dataset:
+        """Return a dataset with other arguments of its constructor."""
+        return Dataset(**{**self._arguments, **changes})
+
+    def _at(self, positions: Ids) -> Dataset:
+        """Return the dataset of the examples at `positions`."""
+        ids = self._selection.take(positions, check=True)
+        return self._with(
+            selection=Selection(len(self._gatherer.rows), ids=ids),
+            labels=None if self._labels is None else self._labels[positions],
+        )
+
+    def check_classes(self, ids: Ids, classes: Ids) -> None:
+        """Compare the class ids of examples in the class table of the index with those in its rows.
+
+        Raises:
+            FormatError: If they differ.
+        """
+        try:
+            agree = np.array_equal(self.labels_of(ids), classes)
+        except IndexError:
+            agree = False
+        if not agree:
+            raise FormatError(
+                "the class table of the index lists records of other classes under the class ids "
+                f"{np.unique(classes)[:5]}",
+                remedy="rebuild the index with `covey index`",
+            )
 
     def _check_has_label(self) -> None:
         if self.label is None:
@@ -393,7 +791,9 @@ class Dataset(Operations):
             "label": self.label,
             "names": self._names,
             "selection": self._selection,
-            "renumbering": self._renumbering,
+            "labels": self._labels,
+            "keys": self._keys,
+            "stored_label": self._stored_label,
             "pixels": self._pixels,
             "max_pixels": self._max_pixels,
         }
@@ -404,3 +804,13 @@ class Dataset(Operations):
 
 def _restore(arguments: Mapping[str, Any]) -> Dataset:
     return Dataset(**arguments)
+
+
+def _balanced(dataset: Dataset, *arguments: int, **keywords: Any) -> BalancedPlan:
+    # The class table is not pickled with a loader: a process reads it from the index.
+    return BalancedPlan(dataset.classes, *arguments, **keywords)
+
+
+def _listed(class_list: Any) -> Any:
+    is_iterable = isinstance(class_list, Iterable) and not isinstance(class_list, (str, bytes))
+    return list(class_list) if is_iterable else class_list

@@ -18,7 +18,6 @@ from covey.schema.types import Feature
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset
-    from covey.dataset.operations import Operations
 
 # The dtypes of Arrow that have other names.
 _ARROW_NAMES = {"str": "string", "bytes": "binary"}
@@ -48,7 +47,7 @@ class ExportColumns:
     """
 
     def __init__(
-        self, dataset: Operations, select: Iterable[str] | str | None, *, pixels: bool = False
+        self, dataset: Dataset, select: Iterable[str] | str | None, *, pixels: bool = False
     ) -> None:
         self.dataset = dataset
         self.pixels = pixels and dataset._pixels
@@ -72,7 +71,7 @@ class ExportColumns:
         return found
 
 
-def to_pandas(dataset: Operations, select: Iterable[str] | str | None) -> Any:
+def to_pandas(dataset: Dataset, select: Iterable[str] | str | None) -> Any:
     """Return the examples as a DataFrame."""
     pandas = _import("pandas", "to_pandas()")
     columns = ExportColumns(dataset, select)
@@ -89,7 +88,7 @@ def to_pandas(dataset: Operations, select: Iterable[str] | str | None) -> Any:
     return pandas.DataFrame(series, index=pandas.RangeIndex(len(dataset)))
 
 
-def to_hf(dataset: Operations, select: Iterable[str] | str | None, *, streaming: bool) -> Any:
+def to_hf(dataset: Dataset, select: Iterable[str] | str | None, *, streaming: bool) -> Any:
     """Return the examples as a dataset of Hugging Face."""
     hugging_face = _import("datasets", "to_hf()")
     columns = ExportColumns(dataset, select)
@@ -130,7 +129,7 @@ def _chunks(columns: ExportColumns) -> Iterator[dict[str, Any]]:
         yield part
 
 
-def _examples(dataset: Operations, select: Iterable[str] | str | None) -> Iterator[dict[str, Any]]:
+def _examples(dataset: Dataset, select: Iterable[str] | str | None) -> Iterator[dict[str, Any]]:
     for part in _chunks(ExportColumns(dataset, select)):
         columns = [
             each.tolist() if isinstance(each, np.ndarray) else each for each in part.values()

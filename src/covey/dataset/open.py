@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from covey.classes import ClassIdMap, Labels, Renumbering, check_labels
+from covey.classes import Labels, check_labels, renumber
 from covey.dataset.combine import number_classes, stored_label
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.selection import Selection
-from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning
+from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning, check
 from covey.index import GUESS, Index, IndexBuilder, IndexMetadata, find_or_build_index
 from covey.labels import extend_names
 from covey.reading import Gatherer, Table
@@ -88,8 +89,7 @@ def open(  # noqa: A001 - like gzip.open
     >>> len(ds), dict(ds.class_names), ds.classes.counts.tolist()
     (3, {0: 'owl', 1: 'wren'}, [2, 1])
     """
-    if on_error not in ("raise", "skip"):
-        raise DatasetError(option="on_error", found=on_error, choices=("raise", "skip"))
+    check("on_error", on_error, on_error in ("raise", "skip"), ("raise", "skip"))
     check_labels(labels)
     builder = IndexBuilder(
         declared=None if features is None else Features(features),
@@ -163,14 +163,17 @@ def open_layout(
     metadata = metadata or [next(iter(found.values())).metadata]
     declared, label = builder.declared, metadata[0].label
     features = declared if declared is not None else _merge_features(metadata, layout)
-    names, maps = _merge_classes(metadata, list(found.values()))
+    names, new_ids = _merge_classes(metadata, list(found.values()))
+    selection = Selection(len(gatherer.rows), chosen)
+    labels = None if new_ids is None else _renumber(gatherer, selection.all(), new_ids)
     return Dataset(
         gatherer,
         features,
         label=label,
         names=_declared_names(declared, metadata[0]) or names,
-        selection=Selection(len(gatherer.rows), chosen),
-        renumbering=None if maps is None else Renumbering(maps, stored_label(features, label)),
+        selection=selection,
+        labels=labels,
+        stored_label=None if labels is None else stored_label(features, label),
         pixels=decode_images,
         max_pixels=max_pixels,
     )
@@ -244,7 +247,7 @@ def _declared_names(declared: Features | None, metadata: IndexMetadata) -> tuple
 
 def _merge_classes(
     metadata: Sequence[IndexMetadata], indexes: Sequence[Index]
-) -> tuple[tuple[str, ...] | None, tuple[ClassIdMap, ...] | None]:
+) -> tuple[tuple[str, ...] | None, list[NDArray[np.int64]] | None]:
     """Return the class names of all splits, and for each index the new ids of its classes.
 
     Splits that were indexed separately may have different ids for the same label string. The second
@@ -261,5 +264,21 @@ def _merge_classes(
         return names, None  # later splits only add classes
     ids = {name: number for number, name in enumerate(names)}
     old = [index.metadata.class_names or () for index in indexes]
-    maps = [np.array([ids[name] for name in each], np.int64) for each in old]
-    return names, tuple(ClassIdMap(np.arange(len(each)), each) for each in maps)
+    return names, [np.array([ids[name] for name in each], np.int64) for each in old]
+
+
+def _renumber(
+    gatherer: Gatherer, ids: NDArray[np.int64], new_ids: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """Return the class ids of records.
+
+    Args:
+        gatherer: The reader of the records.
+        ids: The records.
+        new_ids: For each index, the new id of each of its class ids.
+    """
+    labels, tables = np.array(gatherer.rows.labels(ids)), gatherer.rows.table_of(ids)
+    for number, each in enumerate(new_ids):
+        mine = tables == number
+        labels[mine] = renumber(labels[mine], np.arange(len(each)), each)
+    return labels

@@ -1,17 +1,28 @@
-"""The records of the open splits that a dataset contains, in order."""
+"""The records of the open splits that a dataset contains: their ids, and their bytes."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.loader import Loader, LoadOptions
+from covey.loader.batch import RawFormat
+from covey.plan import Plan
 from covey.reading.rows import out_of_range
 
+if TYPE_CHECKING:
+    from covey.dataset.dataset import Dataset
+
 Ids = NDArray[np.int64]
+
+# Limits of one read when all records are iterated.
+_MAX_READ_RECORDS = 256
+_MAX_READ_BYTES = 16 << 20
 
 
 class Selection:
@@ -78,7 +89,7 @@ def parse_ids(key: Any, length: int) -> Ids:
     """Return the positions that an index expression selects, as an array; 0-d for a single integer.
 
     Args:
-        key: An integer, a slice, integers, or a boolean mask.
+        key: An integer, a slice, integers, or a boolean mask; of Python, numpy or a framework.
         length: The length of the sequence that is indexed.
 
     Raises:
@@ -90,7 +101,9 @@ def parse_ids(key: Any, length: int) -> Ids:
         return key  # the most frequent case
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
-    if hasattr(key, "__index__") and not isinstance(key, (bool, np.ndarray)):
+    if hasattr(key, "detach"):  # a tensor of PyTorch, perhaps on a GPU
+        key = key.detach().cpu()
+    if hasattr(key, "__index__") and not isinstance(key, bool) and not getattr(key, "ndim", 0):
         number = operator.index(key)
         if not -length <= number < length:
             raise out_of_range(number, length)
@@ -120,3 +133,90 @@ def _describe(key: Any) -> str:
     if isinstance(key, np.ndarray):
         return f"an array of {key.dtype} with shape {key.shape}"
     return f"{str(key)[:60]!r} of type {type(key).__name__}"
+
+
+class RawRecords(Sequence[bytes]):
+    """Undecoded records of a dataset, by id.
+
+    Args:
+        dataset: The dataset.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._gatherer = dataset._gatherer
+        self._selection = dataset._selection
+
+    def __len__(self) -> int:
+        return len(self._selection)
+
+    @overload
+    def __getitem__(self, key: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, key: slice | Any) -> list[bytes]: ...
+
+    def __getitem__(self, key: Any) -> bytes | list[bytes]:
+        ids = parse_ids(key, len(self))
+        records = self.read(ids.reshape(-1))
+        return records if ids.ndim else records[0]
+
+    def __repr__(self) -> str:
+        return f"<RawRecords: {len(self):,} records>"
+
+    def read(self, ids: Ids) -> list[bytes]:
+        """Return the records `ids`."""
+        return self._gatherer.records(self._selection.take(ids))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for ids in self.chunks():
+            yield from self.read(ids)
+
+    def chunks(
+        self,
+        begin: int = 0,
+        end: int | None = None,
+        *,
+        max_records: int = _MAX_READ_RECORDS,
+        max_bytes: int = _MAX_READ_BYTES,
+    ) -> Iterator[Ids]:
+        """Yield ids in order, in chunks of bounded size.
+
+        Args:
+            begin: The first id.
+            end: The id after the last one (default: the number of records).
+            max_records: Maximum number of records of a chunk.
+            max_bytes: Maximum size of the records of a chunk, which may exceed it by one record.
+        """
+        end = len(self) if end is None else end
+        for first in range(begin, end, max_records):
+            ids = np.arange(first, min(first + max_records, end), dtype=np.int64)
+            sizes = np.cumsum(self.lengths(ids))
+            cuts = np.flatnonzero(np.diff(sizes // max_bytes)) + 1
+            yield from np.split(ids, cuts)
+
+    def lengths(self, ids: Ids) -> Ids:
+        """Return the sizes of the records `ids` in bytes."""
+        return self._gatherer.rows.lengths(self._selection.take(ids))
+
+    def batches(self, plan: Plan, *, threads: int | None = None) -> Loader:
+        """Return a loader of undecoded records; a batch is an array of bytes objects.
+
+        Args:
+            plan: Record ids of a batch.
+            threads: Number of threads that prefetch batches, as for
+                :class:`covey.loader.LoadOptions`; mapped records are never prefetched.
+        """
+        first = self._selection.take(plan.batch(0))
+        is_mapped = self._gatherer.mapped(first) is not None
+        options = LoadOptions(
+            rank=plan.rank,
+            world_size=plan.world_size,
+            mode=plan.mode,
+            threads=0 if is_mapped else threads,
+        )
+        return Loader(RawFormat(self._dataset), partial(_same, plan), options)
+
+
+def _same(plan: Plan) -> Plan:
+    return plan

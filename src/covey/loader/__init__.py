@@ -2,6 +2,5 @@
 
 from covey.loader.loader import Loader
 from covey.loader.options import LoadOptions
-from covey.loader.source import Examples
 
-__all__ = ["Examples", "LoadOptions", "Loader"]
+__all__ = ["LoadOptions", "Loader"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import StringArray
-from covey.errors import FeatureError, list_names
+from covey.errors import FeatureError, ImageSizeError, check, list_names
 from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
-from covey.loader.source import Examples, Ids, NativeSource, check_classes
+from covey.loader.padding import Padding, check_batch, describe, stack
 from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Image, Tensor
 from covey.schema.codec import leaf, row_of
@@ -22,8 +22,10 @@ from covey.schema.diagnostics import RecordLocation
 from covey.schema.pixels import ImageColumn, count_native, decode_each, locate_shape
 
 if TYPE_CHECKING:
-    from covey.loader.collate import ResultCheck
-    from covey.loader.padding import Padding
+    from covey.dataset.dataset import Dataset
+    from covey.loader.prefetch import NativeSource
+
+Ids = NDArray[np.int64]
 
 SELECT_ALL = "all"
 """Value of `select` for all features except the label, unless a feature has that name."""
@@ -45,9 +47,10 @@ class BatchFormat:
         extra_padding: As for :class:`covey.loader.padding.Padding`.
     """
 
-    def __init__(self, examples: Examples, options: LoadOptions, *, extra_padding: int = 0) -> None:
+    def __init__(self, examples: Dataset, options: LoadOptions, extra_padding: int = 0) -> None:
         self.examples = examples
         self.options = options
+        self._extra_padding = extra_padding
         self.transform = _hook("transform", options.transform)
         self.augmenter = _hook("augmenter", options.augmenter)
         self.batch_transform = _hook("batch_transform", options.batch_transform)
@@ -58,8 +61,6 @@ class BatchFormat:
             names = everything if chosen is None else (chosen,)
         else:
             names = (select,) if isinstance(select, str) else tuple(select)
-            if not names:
-                raise FeatureError(option="select", found=[], allowed="at least one name")
         decoded = features.select(names)
         if label is not None and label in features and label not in names:
             # The label is the last column: the columns of a single feature then are (x, y).
@@ -76,14 +77,8 @@ class BatchFormat:
         """Decoded features: those of x, and the label if it can be compared with the index."""
         self._padding: Padding | None = None
         if options.is_padded:
-            from covey.loader.padding import Padding  # on first use
-
-            self._padding = Padding(decoded, names, label, options, extra=extra_padding)
-        self._results: ResultCheck | None = None
+            self._padding = Padding(decoded, names, label, options, extra_padding)
         if self.transform is not None:
-            from covey.loader.collate import ResultCheck  # on first use
-
-            self._results = ResultCheck(self._without_label if names else None)
             self.transform.check_arguments(1, self._example_outline)
         if self.batch_transform is not None and self.augmenter is None:  # which may remove y
             if options.as_dict:
@@ -95,32 +90,33 @@ class BatchFormat:
         self._check_image_options()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchFormat, (self.examples, self.options)
+        return BatchFormat, (self.examples, self.options, self._extra_padding)
 
     def with_extra_padding(self) -> BatchFormat:
         """Return a format whose rows are padded to one more value than the longest row has."""
         return BatchFormat(self.examples, self.options, extra_padding=1)
 
     def _check_image_options(self) -> None:
-        options = self.options
-        if not self.has_images:
-            defaults = {field.name: field.default for field in dataclasses.fields(options)}
-            for option in ("image_size", "crop", "flip", "views", "decode"):
-                if getattr(options, option) != defaults[option]:
-                    raise FeatureError(
-                        f"none of the features {', '.join(self.names)} is a decoded image",
-                        option=option,
-                        found=getattr(options, option),
-                        allowed=repr(defaults[option]),
-                    )
-        if options.views > 1 and self.transform is not None:
-            raise FeatureError(
-                "a transform receives one image per example",
-                option="views",
-                found=options.views,
-                allowed="1 with transform=",
-                remedy="use batch_transform=, which receives all views",
+        images = self.options.images
+        for each in fields(images) if not self.has_images else ():
+            found = getattr(images, each.name)
+            check(
+                each.name,
+                found,
+                found == each.default or each.name.startswith("crop_"),
+                repr(each.default),
+                error=FeatureError,
+                reason=f"none of the features {', '.join(self.names)} is a decoded image",
             )
+        check(
+            "views",
+            images.views,
+            images.views == 1 or self.transform is None,
+            "1 with transform=",
+            error=FeatureError,
+            reason="a transform receives one image per example",
+            remedy="use batch_transform=, which receives all views",
+        )
 
     @property
     def has_images(self) -> bool:
@@ -145,7 +141,7 @@ class BatchFormat:
         for name in self.image_names:
             feature = self.features[name]
             assert isinstance(feature, Image)
-            height, width = self.options.pixels.size or feature.shape[:2]
+            height, width = self.options.images.size or feature.shape[:2]
             channels = feature.shape[2]
             if height is None or width is None or channels is None:
                 ids = np.zeros(1, np.int64)
@@ -161,7 +157,7 @@ class BatchFormat:
                 channels = channels or found[2]
             shape = (height, width, channels)
             columns[name] = ImageColumn(
-                name, feature, self.options.pixels, shape, self.examples.max_pixels
+                name, feature, self.options.images, shape, self.examples.max_pixels
             )
         return columns
 
@@ -187,7 +183,7 @@ class BatchFormat:
     @property
     def is_native(self) -> bool:
         """Whether the native core can build batches without Python."""
-        return not (self.has_hooks or self._padding or self.options.pixels.ragged)
+        return not (self.has_hooks or self._padding or self.options.images.ragged)
 
     @property
     def pads_to_longest(self) -> bool:
@@ -220,14 +216,15 @@ class BatchFormat:
             check_cancelled: Raises if the batch is no longer needed.
         """
         if classes is not None:
-            check_classes(self.examples, ids, classes)
+            self.examples.check_classes(ids, classes)
         columns: Any = self.examples.decode(self.features, ids)
         if self.has_images:
-            columns = self._decode_images(columns, ids, key)
-        if self.transform is not None and self._results is not None and len(ids):
-            columns = self._transform(
-                self.transform, self._results, columns, ids, key, check_cancelled
-            )
+            try:
+                columns = self._decode_images(columns, ids, key)
+            except ImageSizeError as error:
+                raise self.explain_sizes(error) from None
+        if self.transform is not None and len(ids):
+            columns = self._transform(self.transform, columns, ids, key, check_cancelled)
         if self._padding is not None:
             try:
                 locate = partial(self._row_fields, ids, key)
@@ -244,12 +241,18 @@ class BatchFormat:
             add_location(error, f"in the batch of the examples {ids[:4].tolist()} and others")
             raise
 
+    def explain_sizes(self, error: ImageSizeError) -> ImageSizeError:
+        """Return an error of images of different sizes with what a transform can do about it."""
+        if self.transform is not None:
+            error.remedy = "pass image_size='ragged' if transform= resizes the images"
+        return error
+
     def _decode_images(self, columns: Mapping[str, Any], ids: Ids, key: BatchKey) -> dict[str, Any]:
         """Return the columns with images decoded; several views are a tuple."""
         flat = {name: self.features.find(columns, name) for name in self.features}
         row_key, locate = (key.seed, key.step, key.row), self._locator(ids)
         for name in self.image_names:
-            if self.options.pixels.ragged:
+            if self.options.images.ragged:
                 feature = self.features[name]
                 assert isinstance(feature, Image)
                 views: list[Any] = decode_each(
@@ -257,7 +260,7 @@ class BatchFormat:
                     feature,
                     flat[name],
                     locate,
-                    options=self.options.pixels,
+                    options=self.options.images,
                     key=row_key,
                     max_pixels=self.examples.max_pixels,
                 )
@@ -294,7 +297,6 @@ class BatchFormat:
     def _transform(
         self,
         transform: Hook,
-        check: ResultCheck,
         columns: dict[str, Any],
         ids: Ids,
         key: BatchKey,
@@ -304,7 +306,7 @@ class BatchFormat:
         for row in range(len(ids)):
             check_cancelled()
             try:
-                result = transform(row_of(columns, row), key=key, row=row)
+                results.append(transform(row_of(columns, row), key=key, row=row))
             except Exception as error:
                 add_location(
                     error,
@@ -312,16 +314,17 @@ class BatchFormat:
                     f"row {key.row + row}; it is a function of {self._example_outline}",
                 )
                 raise
-            try:
-                check(result, key.step, key.row + row)
-            except FeatureError as error:
-                vars(error).update(self._row_fields(ids, key, row))
-                raise
-            except Exception as error:  # of a value that is converted to an array
-                add_location(error, f"in transform= of {self.examples.place(int(ids[row]))}")
-                raise
-            results.append(result)
-        return check.collate(results)
+        stacked = stack(results, partial(self._row_fields, ids, key))
+        if isinstance(stacked, Mapping) and self.names:
+            check(
+                "result of transform",
+                describe(results[0]),
+                self._without_label(stacked),
+                "a dict with a feature besides the label",
+                error=FeatureError,
+                **self._row_fields(ids, key, 0),
+            )
+        return stacked
 
     @property
     def _example_outline(self) -> str:
@@ -353,8 +356,6 @@ class BatchFormat:
                 batch[self._label_key] = y
             parts = (batch,)
         if self.batch_transform is not None:
-            from covey.loader.collate import check_batch  # on first use
-
             result = self.batch_transform(*parts, key=key)
             check_batch(result, key.step)
             return result
@@ -407,6 +408,31 @@ class BatchFormat:
         if label is None or label not in self.features or label in self.names:
             return columns
         return _without(columns, self.features.path_of(label))
+
+
+class RawFormat:
+    """Builds batches of undecoded records: arrays of bytes objects.
+
+    Args:
+        examples: The dataset.
+    """
+
+    is_native = False
+
+    def __init__(self, examples: Dataset) -> None:
+        self.examples = examples
+
+    def build(
+        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
+    ) -> Any:
+        """Return the records `ids`."""
+        if classes is not None:
+            self.examples.check_classes(ids, classes)
+        return np.array(self.examples.raw.read(ids), object)
+
+
+Format = BatchFormat | RawFormat
+"""Contents of a batch."""
 
 
 def _same_location(location: RecordLocation, _: int) -> RecordLocation:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib
 import warnings
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from covey._fork import ForkAware
+from covey._html import features_html
 from covey._text import count_of, outline
-from covey.errors import PlanError, SmallClassesWarning
+from covey.errors import ClosedError, PlanError, SmallClassesWarning
 from covey.loader import state as states
-from covey.loader.iterator import LoaderIterator, Position
+from covey.loader.batch import BatchFormat, Format
 from covey.loader.options import LoadOptions
-from covey.loader.prefetch import Allocate, BatchBuilder, Format
+from covey.loader.prefetch import Allocate, BatchBuilder, Producer, detach, start_producer
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_int, check_step
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from covey.view import View
 
 
-class Loader:
+class Loader(ForkAware):
     """Iterates over the batches of a plan; :meth:`covey.Dataset.batches` returns one.
 
     An iteration continues where the previous one stopped, and ends with the epoch. The position
@@ -37,8 +38,8 @@ class Loader:
             for x, y in loader:
                 ...
 
-    One iterator may be shared by threads; each batch goes to one of them. A loader can be pickled,
-    and continues on its own in a forked child.
+    A loader has one iteration at a time: iterating again, or moving it, ends the one before. It can
+    be pickled, and continues on its own in a forked child.
 
     Args:
         format: Contents of a batch.
@@ -49,17 +50,20 @@ class Loader:
     def __init__(
         self, format: Format, make_plan: Callable[[], Plan], options: LoadOptions | None = None
     ) -> None:
+        super().__init__()
         self._format = format
         self._make_plan = make_plan
         self._options = LoadOptions() if options is None else options
-        self._position = Position(self._options.share(make_plan()))
-        self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._plan = self._options.share(make_plan())
+        self._batch = 0  # the position: index of the next batch, over all ranks
+        self._iteration = object()  # identity of the running iteration
+        self._producer: Producer | None = None
         self._allocate: Allocate | None = None
 
     @property
     def plan(self) -> Plan:
         """The plan: which examples a batch has."""
-        return self._position.plan
+        return self._plan
 
     @property
     def format(self) -> Format:
@@ -71,26 +75,24 @@ class Loader:
         """Options of the loader."""
         return self._options
 
-    @property
-    def position(self) -> Position:
-        """The plan and the index of the next batch; adapters advance it."""
-        return self._position
-
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
         return self.plan.steps_per_epoch
 
     def __repr__(self) -> str:
-        return outline(self._title(), [("plan", repr(self.plan)), *self._options.changes()])
+        return outline(self._title(), self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [("plan", repr(self.plan)), *self._options.changes()]
 
     def _title(self) -> str:
         steps = count_of(len(self), "step")
         return f"<covey.Loader: {steps} per epoch, the next is step {self.step:,}>"
 
     def _repr_html_(self) -> str:
-        from covey._html import loader_html
-
-        return loader_html(self, self._title().strip("<>"))
+        names = self._format.names if isinstance(self._format, BatchFormat) else ()
+        selected = self._format.examples.features.select(names)
+        return features_html(self._title().strip("<>"), selected, self._rows())
 
     def __enter__(self) -> Loader:
         return self
@@ -98,29 +100,36 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __getitem__(self, key: Any) -> NoReturn:
+        """Raise PlanError: ``torch.utils.data.DataLoader(loader)`` would index the loader."""
+        raise PlanError(
+            "a loader is iterated, not indexed",
+            remedy="use loader.to_torch() in place of torch.utils.data.DataLoader(loader), and "
+            "loader.batch(step) for the batch of a step",
+        )
+
     # Position.
 
     @property
     def step(self) -> int:
         """Number of steps before the next one, over all epochs."""
-        return self.plan.step_at(self._position.batch)
+        return self._plan.step_at(self._batch)
 
     @property
     def epoch(self) -> int:
         """Number of complete epochs before the next step."""
-        return self._position.batch // self.plan.batches_per_epoch
+        return self._batch // self._plan.batches_per_epoch
 
     def seek(self, step: int) -> None:
         """Continue with `step`, counted over all epochs."""
-        self._move(self.plan, self.plan.batch_at(check_step(step, self.plan)))
+        self._move(self._plan, self._plan.batch_at(check_step(step, self._plan)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a JSON object, which is the same on all ranks.
 
         It is small, unless class weights were changed: each change takes some bytes per class.
         """
-        with self._position.locked():
-            return states.save(self.plan, self._position.batch)
+        return states.save(self._plan, self._batch)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue at the position of another loader, with any number of threads and ranks.
@@ -128,57 +137,47 @@ class Loader:
         Raises:
             PlanError: If it is not a valid state, or the state of other batches.
         """
-        self._move(*states.load(self.plan, state_dict))
+        self._move(*states.load(self._plan, state_dict))
 
     def set_class_weights(self, class_weights: Weights | None) -> None:
         """Draw classes by other weights from the next step on, also in a running iteration.
 
-        The state contains the change. All ranks must make it at the same step.
+        The state contains the change. All ranks must make it at the same step. It must not be
+        called while a batch is requested, by a hook for instance.
 
         Args:
             class_weights: As for :meth:`covey.Dataset.batches`; None for equal weights.
         """
-        with self._position.locked():
-            if not isinstance(self.plan, BalancedPlan):
-                raise PlanError("only balanced batches have class weights")
-            # The batch that is being built, whose hook may be the caller, has the old weights.
-            iterator = self._running()
-            is_busy = iterator is not None and iterator.is_busy
-            batch = self._position.batch + (self.plan.batches_per_step if is_busy else 0)
-            self._position.plan = self.plan.reweighted(class_weights, batch=batch)
+        if not isinstance(self._plan, BalancedPlan):
+            raise PlanError("only balanced batches have class weights")
+        self._plan = self._plan.reweighted(class_weights, batch=self._batch)
 
     def set_rank(self, rank: int, world_size: int) -> None:
         """Take the part of another rank from the next step on, in the mode of the options."""
         options = replace(self._options, rank=rank, world_size=world_size)
-        self._move(options.share(self.plan), self._position.batch)
+        self._move(options.share(self._plan), self._batch)
         self._options = options
 
     def _move(self, plan: Plan, batch: int) -> None:
-        with self._position.locked():
-            self.close()
-            self._position.plan, self._position.batch = plan, batch
-
-    def _running(self) -> LoaderIterator | None:
-        return None if self._iterator is None else self._iterator()
+        self.close()
+        self._plan, self._batch = plan, batch
 
     # Batches.
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         """Iterate over the batches up to the end of the epoch."""
-        with self._position.locked():
-            plan, batch = self.plan, self._position.batch
-            end = None if plan.is_endless else plan.end_of_epoch(batch)
-            return self._start(plan.steps_left(batch), end)
+        plan, batch = self._plan, self._batch
+        end = None if plan.is_endless else plan.end_of_epoch(batch)
+        return self._start(plan.steps_left(batch), end)
 
-    def take(self, steps: int) -> Iterator[Any]:
+    def take(self, steps: int) -> Generator[Any, None, None]:
         """Iterate over the next `steps` batches, across the ends of epochs."""
-        if not self.plan.is_endless:
+        if not self._plan.is_endless:
             raise PlanError(
                 "the last batch of an epoch is incomplete",
                 remedy="iterate over the loader, or pass remainder='fill'",
             )
-        with self._position.locked():
-            return self._start(check_int("steps", steps, 0), None)
+        return self._start(check_int("steps", steps, 0), None)
 
     def batch(self, step: int) -> Any:
         """Build and return the batch of `step`; the position does not change.
@@ -186,32 +185,86 @@ class Loader:
         Raises:
             PlanError: If this rank has no batch in that step.
         """
-        plan = self.plan
+        plan = self._plan
         origin = plan.batch_at(check_step(step, plan))
         if plan.steps_left(origin) == 0:
             raise PlanError(f"rank {plan.rank} has no batch in step {step}, the last of its epoch")
         return BatchBuilder(self._format, plan, origin)(0)
 
-    def _start(self, steps: int, end: int | None) -> LoaderIterator:
+    def _start(self, steps: int, end: int | None) -> Generator[Any, None, None]:
+        """Begin an iteration, which ends the one before; its threads start with its first batch.
+
+        Args:
+            steps: Number of batches.
+            end: Position after the last batch, if it is not the batch that follows it.
+        """
         self.close()
-        available = max(0, self.plan.last_step - self.step)
-        iterator = LoaderIterator(
-            self._format,
-            self._position,
-            self._options,
-            min(steps, available),
-            end,
-            self._allocate,
-        )
-        self._iterator = weakref.ref(iterator)
-        return iterator
+        available = max(0, self._plan.last_step - self.step)
+        return self._iterate(self._iteration, min(steps, available), end)
+
+    def _iterate(
+        self, iteration: object, steps: int, end: int | None
+    ) -> Generator[Any, None, None]:
+        plan = self._plan
+        try:
+            for left in range(steps, 0, -1):
+                self.check_running(iteration)
+                # None at first, and in a forked child. The plan changes with the class weights.
+                if self._producer is None or plan is not self._plan:
+                    plan = self._plan
+                    self._stop()
+                    self._producer = start_producer(
+                        self._format,
+                        plan,
+                        self._batch,
+                        steps=left,
+                        options=self._options,
+                        allocate=self._allocate,
+                    )
+                # Not stored in a variable: the memory of a batch is reused if the caller drops it.
+                yield self._next(iteration, plan, end)
+            if end is not None and self._iteration is iteration:
+                self._batch = end
+        finally:
+            if self._iteration is iteration:
+                self.close()
+
+    def _next(self, iteration: object, plan: Plan, end: int | None) -> Any:
+        """Return the next batch, and advance the position."""
+        assert self._producer is not None
+        try:
+            batch = self._producer.next()
+        finally:  # a hook or a signal handler may have closed or moved the loader
+            self.check_running(iteration)
+        if plan is not self._plan:
+            raise PlanError("class weights changed while a batch was built, by a hook for instance")
+        following = self._batch + plan.batches_per_step
+        self._batch = following if end is None else min(following, end)
+        return batch
+
+    def check_running(self, iteration: object) -> None:
+        """Raise ClosedError unless `iteration` is the running one."""
+        if self._iteration is not iteration:
+            raise ClosedError(
+                "the iterator is closed: the loader was iterated again, moved, or closed"
+            )
+
+    def _stop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def _reset_after_fork(self) -> object:
+        # The threads of the producer belong to the parent process.
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            detach(producer)
+        return producer
 
     def close(self) -> None:
         """End the running iteration, if there is one, and stop its threads."""
-        with self._position.locked():
-            iterator = self._running()
-            if iterator is not None:
-                iterator.close()
+        self._iteration = object()
+        self._stop()
 
     def copy(
         self,
@@ -230,19 +283,15 @@ class Loader:
             allocate: Allocates the arrays that native threads write, in pinned memory for instance
                 (default: that of this loader).
         """
-        with self._position.locked():
-            other = object.__new__(Loader)
-            other.__dict__.update(self.__dict__)
-            other._position = Position(
-                self.plan if plan is None else plan,
-                self._position.batch if batch is None else batch,
-            )
-            other._iterator = None
-            if format is not None:
-                other._format = format
-            if allocate is not None:
-                other._allocate = allocate
-            return other
+        other = object.__new__(Loader)
+        other.__dict__.update(self.__dict__)
+        ForkAware.__init__(other)
+        other._iteration, other._producer = object(), None
+        other._plan = self._plan if plan is None else plan
+        other._batch = self._batch if batch is None else batch
+        other._format = self._format if format is None else format
+        other._allocate = self._allocate if allocate is None else allocate
+        return other
 
     def __reduce__(self) -> tuple[Any, ...]:
         options, plan = self._options, self.plan
@@ -262,11 +311,10 @@ class Loader:
         Returns:
             The running server; it ends with ``close()``, or with the process.
         """
-        examples = getattr(self._format, "examples", None)
-        if examples is None:
+        if not isinstance(self._format, BatchFormat):
             raise PlanError("the batches of raw records cannot be shown", remedy="use ds.view()")
         view: View = importlib.import_module("covey.view").view_dataset(
-            examples, self, port=port, browser=browser, embeddings=embeddings
+            self._format.examples, self, port=port, browser=browser, embeddings=embeddings
         )
         return view
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
 from covey._threads import cpu_count
-from covey.errors import FeatureError, PlanError
+from covey.errors import FeatureError, PlanError, check
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey, check_int
-from covey.schema.pixel_options import Crop, Decode, PixelOptions, parse_size
+from covey.schema.pixel_options import Crop, Decode, ImageOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SEEDED = ("rng", "step", "row")
+
+_IMAGES = ImageOptions()
+_IMAGE_FIELDS = tuple(each.name for each in fields(ImageOptions))
 
 
 class Hook:
@@ -33,8 +39,7 @@ class Hook:
     """
 
     def __init__(self, option: str, function: Callable[..., Any]) -> None:
-        if not callable(function):
-            raise FeatureError(option=option, found=function, allowed="a function")
+        check(option, function, callable(function), "a function", error=FeatureError)
         self.option = option
         self.function = function
         self._names = accepted(function)
@@ -86,13 +91,14 @@ def augment(hook: Hook, x: Any, y: Any, key: BatchKey, *, is_warmup: bool = Fals
         PlanError: If it does not return a pair.
     """
     result = hook(x, y, key.examples_per_class, is_warmup, key=key)
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise PlanError(
-            step=key.step,
-            option="result of the augmenter",
-            found=type(result).__name__,
-            allowed="a pair (x, y)",
-        )
+    check(
+        "result of the augmenter",
+        type(result).__name__,
+        isinstance(result, (tuple, list)) and len(result) == 2,
+        "a pair (x, y)",
+        error=PlanError,
+        step=key.step,
+    )
     return tuple(map(_stack_scalars, result))
 
 
@@ -116,12 +122,12 @@ MAX_PAD_LENGTH = 2**31 - 1
 
 
 class LoadKeywords(TypedDict, total=False):
-    """Keyword arguments of :class:`LoadOptions`, for the signatures that accept all of them."""
+    """Keyword arguments of batches: the fields of LoadOptions and of ImageOptions."""
 
     rank: int | None
     world_size: int | None
     mode: Mode
-    select: str | Sequence[str] | None
+    select: str | Iterable[str] | None
     as_dict: bool
     transform: Callable[..., Any] | None
     batch_transform: Callable[..., Any] | None
@@ -147,6 +153,8 @@ class LoadKeywords(TypedDict, total=False):
 class LoadOptions:
     """Options of :meth:`covey.Dataset.batches`, ``shuffled`` and ``sequential``.
 
+    The fields of `images` are arguments of these methods, too: ``image_size=224``.
+
     Args:
         rank: Index of this process, as for :meth:`covey.plan.Plan.for_rank` (default: 0). If
             neither `rank` nor `world_size` is given, they are those of ``ray.train.get_context()``
@@ -154,10 +162,10 @@ class LoadOptions:
         world_size: Number of processes (default: 1).
         mode: ``"split"`` divides every batch among the ranks; ``"independent"`` gives every rank
             batches of its own.
-        select: Name of the feature that is x; a list of names, for a dict of them; or ``"all"``
-            features except the label (default: the input, which is the only image or sound, else
-            the only feature that is neither a class label nor named like a file name or an id; all
-            features if there is no such feature, or more than one). y is the class id.
+        select: Name of the feature that is x; names, for a dict of them; or ``"all"`` features
+            except the label (default: the input, which is the only image or sound, else the only
+            feature that is neither a class label nor named like a file name or an id; all features
+            if there is no such feature, or more than one). y is the class id.
         as_dict: Return one dict of features and label instead of ``(x, y)``.
         transform: Function of one example, a dict of the selected features and the label. It
             returns a dict, whose features except the label are x, or one value, which is x. All
@@ -167,20 +175,7 @@ class LoadOptions:
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
             called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
         decode_images: Decode images to pixels.
-        image_size: ``(height, width)`` of decoded images, or one integer for both. By default
-            images keep their size, which must be the same for all; ``"ragged"`` returns a list of
-            arrays of any size.
-        crop: The part of an image that is resized to `image_size`: ``"squash"`` all of it, which
-            changes the aspect ratio; ``"center"`` the largest central part of the right aspect
-            ratio; ``"random"`` a random part of random area and aspect ratio.
-        crop_scale: Smallest and largest area of a random crop, relative to the image.
-        crop_ratio: Smallest and largest aspect ratio (width / height) of a random crop.
-        flip: Mirror every image horizontally with probability 1/2.
-        views: Number of versions of each image, with a random crop and flip each; x is a tuple of
-            them if it is greater than 1. An image is decoded once.
-        decode: ``"exact"`` returns the pixels that Pillow returns, within one level if they are
-            resized. ``"fast"`` decodes JPEGs at 1/2, 1/4 or 1/8 of their size if `image_size` is
-            smaller still.
+        images: Size, crops, flips and views of decoded images.
         pad: Value with which ragged features are padded to the longest row of a batch, True for 0;
             or a dict of the features to pad and their values, among them features that `transform`
             returns. Strings are padded with ``""``. x then is a dict, with the lengths of the rows
@@ -205,19 +200,13 @@ class LoadOptions:
     rank: int | None = None
     world_size: int | None = None
     mode: Mode = "split"
-    select: str | Sequence[str] | None = None
+    select: str | Iterable[str] | None = None
     as_dict: bool = False
     transform: Callable[..., Any] | None = None
     batch_transform: Callable[..., Any] | None = None
     augmenter: Callable[..., Any] | None = None
     decode_images: bool = True
-    image_size: int | tuple[int, int] | Literal["ragged"] | None = None
-    crop: Crop = "squash"
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: bool = False
-    views: int = 1
-    decode: Decode = "exact"
+    images: ImageOptions = _IMAGES
     pad: float | Mapping[str, Any] | None = None
     pad_length: int | Mapping[str, int] | None = None
     pad_lengths: bool = True
@@ -226,69 +215,53 @@ class LoadOptions:
     prefetch: int | None = None
     reuse_buffers: bool = False
 
+    @classmethod
+    def of(cls, **options: Unpack[LoadKeywords]) -> LoadOptions:
+        """Return the options of keyword arguments.
+
+        >>> LoadOptions.of(image_size=224, threads=2).images.size
+        (224, 224)
+        """
+        given: dict[str, Any] = dict(options)
+        images = {name: given.pop(name) for name in _IMAGE_FIELDS if name in given}
+        return cls(images=ImageOptions(**images), **given)
+
     def __post_init__(self) -> None:
         if self.threads is not None:
             check_int("threads", self.threads, 0, MAX_THREADS)
         if self.prefetch is not None:
             check_int("prefetch", self.prefetch, 1, MAX_PREFETCH)
-        if self.image_size not in (None, "ragged"):
-            object.__setattr__(self, "image_size", parse_size(self.image_size))
-        _ = self.pixels  # checks the options of images
-        self._check_padding()
-        if self.select is not None and not isinstance(self.select, Iterable):
-            raise FeatureError(
-                option="select", found=self.select, allowed="a name or a list of names"
-            )
+        if self.select is not None and not isinstance(self.select, str):
+            object.__setattr__(self, "select", _names(self.select))
+        _check("pad_lengths", self.pad_lengths, isinstance(self.pad_lengths, bool), "True or False")
+        pad, lengths = self.pad, self.pad_length
+        is_valid = not isinstance(pad, Mapping) or all(isinstance(key, str) for key in pad)
+        _check("pad", pad, is_valid, "a dict of feature names")
+        for length in lengths.values() if isinstance(lengths, Mapping) else [lengths]:
+            if length is not None:
+                check_int("pad_length", length, 1, MAX_PAD_LENGTH)
+        for option, needed, is_valid in (
+            ("pad_length", "pad", lengths is None or self.is_padded),
+            ("pad_lengths", "pad", self.pad_lengths or self.is_padded),
+            ("truncate", "pad_length", not self.truncate or bool(lengths)),
+        ):
+            found = getattr(self, option)
+            _check(option, found, is_valid, "omitted", reason=f"{needed}= is not given")
 
     @property
     def is_padded(self) -> bool:
         """Whether ragged features are padded."""
         return self.pad is not None and self.pad is not False
 
-    def _check_padding(self) -> None:
-        if isinstance(self.pad, Mapping) and not all(isinstance(key, str) for key in self.pad):
-            raise FeatureError(option="pad", found=self.pad, allowed="a dict of feature names")
-        if isinstance(self.pad_length, Mapping):
-            for length in self.pad_length.values():
-                check_int("pad_length", length, 1, MAX_PAD_LENGTH)
-        elif self.pad_length is not None:
-            check_int("pad_length", self.pad_length, 1, MAX_PAD_LENGTH)
-        if not isinstance(self.pad_lengths, bool):
-            raise FeatureError(
-                option="pad_lengths", found=self.pad_lengths, allowed="True or False"
-            )
-        for option, given, needed, is_valid in (
-            ("pad_length", self.pad_length, "pad", self.pad_length is None or self.is_padded),
-            ("pad_lengths", self.pad_lengths, "pad", self.pad_lengths or self.is_padded),
-            ("truncate", self.truncate, "pad_length", not self.truncate or self.pad_length),
-        ):
-            if not is_valid:
-                raise FeatureError(
-                    f"{needed}= is not given", option=option, found=given, allowed="omitted"
-                )
-
-    @property
-    def pixels(self) -> PixelOptions:
-        """How images are decoded."""
-        ragged = self.image_size == "ragged"
-        return PixelOptions(
-            size=None if self.image_size is None or ragged else parse_size(self.image_size),
-            ragged=ragged,
-            crop=self.crop,
-            crop_scale=self.crop_scale,
-            crop_ratio=self.crop_ratio,
-            flip=self.flip,
-            views=self.views,
-            decode=self.decode,
-        )
-
     def changes(self) -> list[tuple[str, str]]:
         """Return the names and values of the options that differ from their defaults."""
-        values = ((field, getattr(self, field.name)) for field in fields(self))
         return [
-            (field.name, getattr(value, "__qualname__", None) or repr(value))
-            for field, value in values
-            if value is not field.default and value != field.default
+            (each.name, getattr(value, "__qualname__", None) or repr(value))
+            for options in (self, self.images)
+            for each in fields(options)
+            if each.name != "images"
+            and (value := getattr(options, each.name)) is not each.default
+            and value != each.default
         ]
 
     @property
@@ -307,6 +280,18 @@ class LoadOptions:
             return plan.for_rank(*find_ray_rank(), self.mode)
         rank = 0 if self.rank is None else self.rank
         return plan.for_rank(rank, 1 if self.world_size is None else self.world_size, self.mode)
+
+
+def _check(option: str, found: Any, ok: object, allowed: str, reason: str = "") -> None:
+    check(option, found, ok, allowed, error=FeatureError, reason=reason)
+
+
+def _names(select: Any) -> tuple[str, ...]:
+    """Return the names in any iterable, which may be an array or an iterator."""
+    names = list(select) if isinstance(select, Iterable) else []
+    is_valid = bool(names) and all(isinstance(each, str) for each in names)
+    _check("select", names or select, is_valid, "a name, or at least one name in a list")
+    return tuple(map(str, names))  # of numpy, too
 
 
 def find_ray_rank() -> tuple[int, int]:

@@ -6,11 +6,11 @@ import atexit
 import contextlib
 import math
 import mmap
-import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import DaemonThreads, ordered_map
 from covey.errors import ClosedError
-from covey.loader.batch import BatchFormat
+from covey.loader.batch import BatchFormat, Format, Ids
 from covey.loader.options import LoadOptions
-from covey.loader.source import Ids, NativeSource
 from covey.plan import Plan
 from covey.plan.base import BatchKey
 from covey.schema.codec import RowArray
+from covey.schema.pixels import ImageColumn
 
 # The shards of the examples of the first steps are opened before the first batch is built.
 _STEPS_OPENED_FIRST = 4
@@ -36,35 +36,68 @@ _MIN_PREFETCHED_BATCHES = 4
 _MIN_PART_IMAGES = 4
 
 
-class Format(Protocol):
-    """Builds the batch of given example ids; :class:`BatchFormat` is one."""
-
-    @property
-    def is_native(self) -> bool:
-        """Whether the native core can build batches without Python."""
-
-    def build(
-        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
-    ) -> Any:
-        """Return the batch of the examples `ids`."""
-
-
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Returns an array of a shape and dtype. Views of it must hold a reference to it, by which the
 native core detects that the array is in use: its memory must not belong to another array."""
 
 
-class Producer(Protocol):
-    """Builds the batches of consecutive steps."""
+@dataclass(frozen=True, eq=False)
+class NativeSource:
+    """What the native core needs to read and decode examples without Python.
 
-    def next(self) -> Any:
-        """Return the next batch."""
+    Args:
+        gather: Mapped shards.
+        decoder: Decoder of the features.
+        check: Level of verification of a record frame.
+        label: Column of the class id, or -1.
+        has_labels: Whether the index stores class ids; they are compared with those of the plan.
+        numbers: Record id of each example, if they differ from the example ids.
+        class_ids: Class id of each example, if they differ from those of the index.
+        columns: Shape and dtype of one row of each column.
+        images: For each column of decoded images its index, and how images are decoded.
+    """
 
-    def interrupt(self) -> None:
-        """Cancel all work without waiting for it; :meth:`next` must not be called any more."""
+    gather: _core.Gather
+    decoder: _core.Decoder
+    check: int
+    label: int
+    has_labels: bool
+    numbers: Ids | None
+    class_ids: Ids | None
+    columns: tuple[RowArray, ...]
+    images: tuple[tuple[int, ImageColumn], ...] = ()
 
-    def close(self) -> None:
-        """Cancel all work, and wait until threads have stopped."""
+    @property
+    def add_labels(self) -> bool:
+        """Whether the class ids are appended as a column."""
+        return self.label < 0 and self.has_labels
+
+    @property
+    def outputs(self) -> tuple[RowArray, ...]:
+        """Shape and dtype of one row of each output.
+
+        The columns, the labels if they are added, and the further views of images.
+        """
+        labels: list[RowArray] = [((), np.dtype(np.int64))] if self.add_labels else []
+        further: list[RowArray] = []
+        for _, image in self.images:
+            further += [(image.shape, image.dtype)] * (image.views - 1)
+        return (*self.columns, *labels, *further)
+
+    @property
+    def views(self) -> dict[int, list[int]]:
+        """The outputs of each column of images, by the index of the column."""
+        following = len(self.columns) + self.add_labels
+        outputs: dict[int, list[int]] = {}
+        for column, image in self.images:
+            outputs[column] = [column, *range(following, following + image.views - 1)]
+            following += image.views - 1
+        return outputs
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of one decoded example."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.outputs)
 
 
 class BatchBuilder:
@@ -118,7 +151,6 @@ def start_producer(
     *,
     steps: int,
     options: LoadOptions,
-    owner: object,
     allocate: Allocate | None = None,
 ) -> Producer:
     """Return a producer of the `steps` batches from the batch `origin` on.
@@ -131,7 +163,6 @@ def start_producer(
         origin: Index of the first batch.
         steps: Number of batches.
         options: Threads and prefetching.
-        owner: Identity of the loader, for ``current_thread.owner``.
         allocate: Allocates the arrays that the native core writes (default: page-aligned ones).
     """
     builder = BatchBuilder(format, plan, origin)
@@ -160,21 +191,7 @@ def start_producer(
                 allocate=allocate or allocate_aligned,
             )
     prefetch = 2 * threads if options.prefetch is None else options.prefetch
-    return ThreadedProducer(builder, steps=steps, threads=threads, prefetch=prefetch, owner=owner)
-
-
-class _CurrentThread(threading.local):
-    """State of the current thread."""
-
-    owner: object = None
-    """Loader for which the thread builds batches."""
-
-
-current_thread = _CurrentThread()
-
-
-# Threads that still run at exit would use modules that the interpreter has torn down.
-_RUNNING: weakref.WeakSet[Producer] = weakref.WeakSet()
+    return ThreadedProducer(builder, steps=steps, threads=threads, prefetch=prefetch)
 
 
 @atexit.register
@@ -296,13 +313,10 @@ class ThreadedProducer:
     It pays where decoding releases the interpreter lock: images, compressed and remote shards.
     """
 
-    def __init__(
-        self, builder: BatchBuilder, *, steps: int, threads: int, prefetch: int, owner: object
-    ) -> None:
+    def __init__(self, builder: BatchBuilder, *, steps: int, threads: int, prefetch: int) -> None:
         self._builder = builder
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
-        build = partial(_build_in_thread, builder, owner) if threads else builder
-        tasks = (partial(build, step) for step in range(steps))
+        tasks = (partial(builder, step) for step in range(steps))
         # A generator: a StopIteration of a hook becomes a RuntimeError.
         self._batches = ordered_map(tasks, self._threads, prefetch)
         _RUNNING.add(self)
@@ -319,6 +333,9 @@ class ThreadedProducer:
             self._threads.shutdown()
 
 
-def _build_in_thread(builder: BatchBuilder, owner: object, step: int) -> Any:
-    current_thread.owner = owner
-    return builder(step)
+Producer = NativeProducer | ThreadedProducer
+"""Builds the batches of consecutive steps: ``next()`` returns one, ``interrupt()`` cancels all work
+without waiting for it, and ``close()`` waits until threads have stopped."""
+
+# Threads that still run at exit would use modules that the interpreter has torn down.
+_RUNNING: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -185,7 +185,7 @@ class Features(Mapping[str, Feature]):
     def _repr_html_(self) -> str:
         from covey._html import features_html
 
-        return features_html(self)
+        return features_html(f"{len(self):,} features", self)
 
     def __hash__(self) -> int:
         return hash(frozenset(self._features.items()))

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from covey.errors import FeatureError
+from covey.errors import FeatureError, check
 
 DEFAULT_MAX_PIXELS = 64_000_000
 
@@ -17,21 +17,30 @@ MAX_VIEWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelOptions:
+class ImageOptions:
     """How the images of a batch are decoded, cropped and resized.
 
     Args:
-        size: Height and width of the result (default: as stored).
-        ragged: Whether images may have different sizes; a batch is a list of them then.
-        crop, crop_scale, crop_ratio, flip, views, decode: As for
-            :class:`covey.loader.LoadOptions`.
+        image_size: ``(height, width)`` of decoded images, or one integer for both. By default
+            images keep their size, which must be the same for all; ``"ragged"`` returns a list of
+            arrays of any size.
+        crop: The part of an image that is resized to `image_size`: ``"squash"`` all of it, which
+            changes the aspect ratio; ``"center"`` the largest central part of the right aspect
+            ratio; ``"random"`` a random part of random area and aspect ratio.
+        crop_scale: Smallest and largest area of a random crop, relative to the image.
+        crop_ratio: Smallest and largest aspect ratio (width / height) of a random crop.
+        flip: Mirror every image horizontally with probability 1/2.
+        views: Number of versions of each image, with a random crop and flip each; x is a tuple of
+            them if it is greater than 1. An image is decoded once.
+        decode: ``"exact"`` returns the pixels that Pillow returns, within one level if they are
+            resized. ``"fast"`` decodes JPEGs at 1/2, 1/4 or 1/8 of their size if `image_size` is
+            smaller still.
 
     Raises:
         FeatureError: If an option is invalid, or requires another one.
     """
 
-    size: tuple[int, int] | None = None
-    ragged: bool = False
+    image_size: int | tuple[int, int] | Literal["ragged"] | None = None
     crop: Crop = "squash"
     crop_scale: tuple[float, float] = (0.08, 1.0)
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -40,38 +49,49 @@ class PixelOptions:
     decode: Decode = "exact"
 
     def __post_init__(self) -> None:
-        for option, allowed in (("crop", get_args(Crop)), ("decode", get_args(Decode))):
-            found = getattr(self, option)
-            if found not in allowed:
-                raise FeatureError(option=option, found=found, choices=allowed)
-        if self.size is None and self.crop != "squash":
-            raise FeatureError(
-                "a crop is resized to image_size=",
-                option="crop",
-                found=self.crop,
-                allowed="'squash' without image_size=",
-            )
+        if self.image_size not in (None, "ragged"):
+            object.__setattr__(self, "image_size", parse_size(self.image_size))
+        _check("crop", self.crop, self.crop in get_args(Crop), get_args(Crop))
+        _check("decode", self.decode, self.decode in get_args(Decode), get_args(Decode))
+        _check(
+            "crop",
+            self.crop,
+            self.size is not None or self.crop == "squash",
+            "'squash' without image_size=",
+            reason="a crop is resized to image_size=",
+        )
         _check_range("crop_scale", self.crop_scale, 1.0)
         _check_range("crop_ratio", self.crop_ratio, float("inf"))
-        if not isinstance(self.flip, bool):
-            raise FeatureError(option="flip", found=self.flip, allowed="True or False")
+        _check("flip", self.flip, isinstance(self.flip, bool), "True or False")
         is_integer = isinstance(self.views, int) and not isinstance(self.views, bool)
-        if not is_integer or not 1 <= self.views <= MAX_VIEWS:
-            raise FeatureError(
-                option="views", found=self.views, allowed=f"an integer from 1 to {MAX_VIEWS}"
-            )
-        if self.views > 1 and not self.is_random:
-            raise FeatureError(
-                "all views would be the same",
-                option="views",
-                found=self.views,
-                allowed="1 without crop='random' and flip=True",
-            )
+        is_valid = is_integer and 1 <= self.views <= MAX_VIEWS
+        _check("views", self.views, is_valid, f"an integer from 1 to {MAX_VIEWS}")
+        _check(
+            "views",
+            self.views,
+            self.views == 1 or self.is_random,
+            "1 without crop='random' and flip=True",
+            reason="all views would be the same",
+        )
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of decoded images; None if they keep their size."""
+        return self.image_size if isinstance(self.image_size, tuple) else None
+
+    @property
+    def ragged(self) -> bool:
+        """Whether images may have different sizes; a batch is a list of them then."""
+        return self.image_size == "ragged"
 
     @property
     def is_random(self) -> bool:
         """Whether the pixels of an example depend on the seed and the step."""
         return self.crop == "random" or self.flip
+
+
+def _check(option: str, found: Any, ok: object, allowed: Any, reason: str = "") -> None:
+    check(option, found, ok, allowed, error=FeatureError, reason=reason)
 
 
 def _check_range(option: str, found: Any, maximum: float) -> None:
@@ -80,11 +100,8 @@ def _check_range(option: str, found: Any, maximum: float) -> None:
         is_valid = 0 < low <= high <= maximum and high < float("inf")
     except (TypeError, ValueError):
         is_valid = False
-    if not is_valid:
-        bounds = "" if maximum == float("inf") else f", at most {maximum:g}"
-        raise FeatureError(
-            option=option, found=found, allowed=f"(minimum, maximum), both above 0{bounds}"
-        )
+    bounds = "" if maximum == float("inf") else f", at most {maximum:g}"
+    _check(option, found, is_valid, f"(minimum, maximum), both above 0{bounds}")
 
 
 def check_max_pixels(value: Any) -> int:

@@ -31,7 +31,7 @@ from covey.schema.pillow import (
     orientation_of,
     too_large,
 )
-from covey.schema.pixel_options import DEFAULT_MAX_PIXELS, PixelOptions
+from covey.schema.pixel_options import DEFAULT_MAX_PIXELS, ImageOptions
 
 # Formats that the native core decodes if it has the library.
 _NATIVE_FORMATS = {"jpeg": "libjpeg-turbo", "png": "libpng"}
@@ -50,7 +50,7 @@ Fault = tuple[int, str, int, int, int, str]
 """Row, code, height, width, channels and message."""
 
 
-_AS_STORED = PixelOptions()
+_AS_STORED = ImageOptions()
 
 
 @functools.cache
@@ -82,7 +82,7 @@ class ImageColumn:
         self,
         name: str,
         feature: Image,
-        options: PixelOptions,
+        options: ImageOptions,
         shape: PixelShape,
         max_pixels: int = DEFAULT_MAX_PIXELS,
     ) -> None:
@@ -262,7 +262,7 @@ def read_pixels(
     shape = find_shape(feature, data, max_pixels)
     check_value_shape(shape, feature.shape)
     shape = shape if size is None else (*size, shape[2])
-    column = ImageColumn("image", feature, PixelOptions(size=size), shape, max_pixels)
+    column = ImageColumn("image", feature, ImageOptions(image_size=size), shape, max_pixels)
     encoded = StringArray(np.frombuffer(data, np.uint8), np.array([0, len(data)]), False)
     (pixels,) = column.decode(encoded, None)
     result: NDArray[Any] = pixels[0]
@@ -297,7 +297,7 @@ def decode_each(
     encoded: StringArray,
     locate: Locate,
     *,
-    options: PixelOptions | None = None,
+    options: ImageOptions | None = None,
     key: RowKey = (0, 0, 0),
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> list[list[NDArray[Any]]]:

@@ -17,14 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._html import as_pixels, columns_of, describe, encode_png, find_picture_size
 from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.errors import CoveyError, FeatureError, PlanError
-from covey.loader.batch import BatchFormat
+from covey.loader.batch import BatchFormat, Format
 from covey.loader.options import LoadOptions
-from covey.loader.prefetch import Format
 from covey.view.media import MAX_SIDE, resize
 from covey.view.messages import Columns, Query, RequestError, Response
+from covey.view.pictures import as_pixels, columns_of, describe, encode_png, find_picture_size
 from covey.view.plans import Drawn, ShownPlan, find_plan
 from covey.view.session import Session
 
@@ -55,7 +54,7 @@ _BUILDS = threading.BoundedSemaphore(2)
 def parse_load_options(query: Query) -> LoadOptions:
     """Return the options of a loader that is set on the page."""
     crop: Any = query.choice("crop", _CROPS, "squash")
-    return LoadOptions(
+    return LoadOptions.of(
         image_size=_parse_size(query),
         crop=crop,
         flip=query.flag("flip"),
@@ -151,8 +150,8 @@ class BatchRows:
         assert isinstance(made, BatchFormat)
         if not made.has_images:
             return _MAX_CHUNK_ROWS
-        height, width = made.options.pixels.size or (1, _UNKNOWN_PIXELS)
-        row_bytes = 3 * height * width * made.options.views * len(made.image_names)
+        height, width = made.options.images.size or (1, _UNKNOWN_PIXELS)
+        row_bytes = 3 * height * width * made.options.images.views * len(made.image_names)
         return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
 
     def _rows(self, begin: int, end: int) -> BuiltRows:

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._html import find_picture_size
 from covey.dataset.dataset import Dataset
-from covey.dataset.pictures import pixels_shape
-from covey.dataset.summaries import describe_example
 from covey.errors import CoveyError
 from covey.schema import Feature, Features
 from covey.schema.codec import row_of
 from covey.view import export, media
 from covey.view.messages import Query, RequestError, Response, json_response
+from covey.view.pictures import find_picture_size, pixels_shape
 from covey.view.search import (
     ORDERS,
     SCAN_TIMEOUT_S,
@@ -32,6 +30,7 @@ from covey.view.search import (
 from covey.view.server import Handler
 from covey.view.session import Session
 from covey.view.size_order import SizeOrder
+from covey.view.summaries import describe_example
 
 MAX_FOUND = 1000
 """Maximum number of ids of a response."""

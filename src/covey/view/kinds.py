@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.dataset.dataset import Dataset
-from covey.dataset.pictures import pixels_shape
 from covey.schema import Audio, ClassLabel, Feature, Image, Ragged, Sparse, Tensor
 from covey.schema.columns import STRINGS
+from covey.view.pictures import pixels_shape
 
 # The most that zlib compresses.
 _MAX_EXPANSION = 1032

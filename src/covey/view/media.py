@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._html import encode_png, find_picture_size, to_pixels
 from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.dataset.dataset import Dataset
-from covey.dataset.pictures import pixels_shape
 from covey.errors import FeatureError
 from covey.schema import Audio, Image
 from covey.schema.images import MissingPillowError, import_pillow, read_header
-from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixel_options import ImageOptions
 from covey.schema.pixels import ImageColumn, find_shape, read_pixels
 from covey.view.kinds import decoded_sizes
 from covey.view.messages import Columns, Query, RequestError, Response
+from covey.view.pictures import encode_png, find_picture_size, pixels_shape, to_pixels
 from covey.view.server import Handler
 from covey.view.session import Session
 
@@ -176,7 +175,7 @@ def resize(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
         return pixels
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
     column = ImageColumn(
-        "image", Image(channels=channels), PixelOptions(size=size), (*size, channels)
+        "image", Image(channels=channels), ImageOptions(image_size=size), (*size, channels)
     )
     reduced = np.empty((*size, channels), np.uint8)
     source = np.ascontiguousarray(pixels.reshape(*full, channels))

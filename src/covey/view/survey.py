@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.dataset.dataset import Dataset
-from covey.dataset.pictures import pixels_shape
 from covey.errors import CoveyError
 from covey.maintenance.values import Histogram, ValueSurvey
 from covey.results import ValueSummary
 from covey.view.kinds import feature_kind
 from covey.view.media import split_by_size
 from covey.view.messages import Query, Response, json_response
+from covey.view.pictures import pixels_shape
 from covey.view.server import Handler
 from covey.view.session import Session
 

@@ -237,7 +237,7 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
     lists_are_tuples = batch_format.returns_tuples
     if spec is not None:
         return BatchSpec(spec, True, lists_are_tuples)
-    is_ragged = batch_format.has_images and batch_format.options.pixels.ragged
+    is_ragged = batch_format.has_images and batch_format.options.images.ragged
     if is_ragged and not batch_format.has_hooks:
         raise FeatureError(
             "tf.data has no lists of arrays",

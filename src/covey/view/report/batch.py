@@ -12,15 +12,14 @@ from urllib.parse import urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._html import as_pixels, describe
 from covey._text import count_of, shorten
 from covey.errors import CoveyError
-from covey.loader.source import check_classes
 from covey.plan import BalancedPlan, ShuffledPlan
 from covey.schema.images import read_header
 from covey.view import media
 from covey.view.kinds import feature_kind
 from covey.view.messages import Query
+from covey.view.pictures import as_pixels, describe
 from covey.view.report.markup import text
 from covey.view.report.svg import envelope
 from covey.view.session import Session
@@ -91,7 +90,7 @@ class BatchSection:
         table = self.dataset.classes
         plan = BalancedPlan(table, classes, examples, seed)
         ids, drawn = plan.batch(step), plan.classes(step)
-        check_classes(self.dataset, ids, np.repeat(drawn, examples))
+        self.dataset.check_classes(ids, np.repeat(drawn, examples))
         return [
             self._row(table.names[label], found)
             for label, found in zip(drawn.tolist(), ids.reshape(classes, examples), strict=True)
