@@ -32,8 +32,7 @@ from opened import opened, put_numbers
 from written import write
 
 import covey
-from covey import CoveyError
-from covey.errors import ClosedError, DatasetError, FeatureError, PlanError
+from covey.errors import ClosedError, DatasetError, PlanError
 from covey.plan import BalancedPlan
 
 KINDS = [kind for kind in (*NATIVE, *OTHERS) if kind != "remote"]  # it needs fsspec
@@ -345,59 +344,6 @@ def test_iterator_keeps_the_dataset_open(tmp_path):
     write(examples(), tmp_path, features=FEATURES, label="label")
     iterator = opened(tmp_path).batches(4, 2, threads=2).take(50)
     assert len(list(iterator)) == 50
-
-
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("threads", [-1, 1.5, True, "2", 10**6]),
-        ("prefetch", [0, -3, "all"]),
-        ("seed", [-1, 2**64, 1.0]),
-        ("rank", [1, -1]),
-        ("world_size", [0]),
-        ("mode", ["both"]),
-        ("select", [[], 5]),
-        ("image_size", [8, 0, (1, 2, 3), "large"]),
-        ("transform", [5]),
-        ("batch_transform", ["flip"]),
-        ("augmenter", ["flip"]),
-    ],
-)
-def test_invalid_options(ds, option, values):
-    for value in values:
-        for load in (ds.batches, ds.shuffled, ds.sequential)[: 2 if option == "seed" else 3]:
-            with pytest.raises(CoveyError) as error:
-                load(4, **{option: value})
-            assert error.value.option in (option, None)
-            assert option in str(error.value)
-
-
-def test_invalid_arguments(ds):
-    for load in (ds.batches, ds.shuffled, ds.sequential):
-        with pytest.raises(PlanError) as error:
-            load(0)
-        assert error.value.option in ("batch_size", "classes_per_batch")
-    for call, option in [
-        (lambda: ds.batches(2, 0), "examples_per_class"),
-        (lambda: ds.batches(13, 2), "classes_per_batch"),
-        (lambda: ds.batches(2, 2, class_list="1"), "class_list"),
-        (lambda: ds.shuffled(181, remainder="drop"), "batch_size"),
-        (lambda: ds.sequential(8, remainder="all"), "remainder"),
-        (lambda: ds.select([]).shuffled(4), "records"),
-    ]:
-        with pytest.raises(PlanError) as error:
-            call()
-        assert error.value.option == option
-    with pytest.raises(PlanError, match="cannot be split over 5 ranks"):
-        ds.batches(4, 2, world_size=5)
-    for names in ("nothing", ["x", "nothing"]):
-        with pytest.raises(FeatureError, match="nothing"):
-            ds.batches(4, 2, select=names)
-    with pytest.raises(TypeError, match="thread"):
-        ds.batches(4, 2, thread=2)
 
 
 # Ranks.

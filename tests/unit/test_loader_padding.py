@@ -10,7 +10,7 @@ from written import write
 
 from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import RaggedArray, StringArray
-from covey.errors import FeatureError, PlanError
+from covey.errors import FeatureError
 
 FEATURES = {
     "tokens": Tensor("int64", (None,)),
@@ -273,48 +273,6 @@ def test_invalid_results_of_transform(sentences, name):
 def test_features_that_a_transform_removes(sentences):
     removed = sentences.batches(5, 3, pad=True, transform=lambda each: {"tokens": each["tokens"]})
     assert list(removed.batch(0)[0]) == ["tokens", "tokens_length"]
-
-
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("options", "option", "feature"),
-    [
-        ({"pad": 0, "select": "size"}, "pad", None),
-        ({"pad": {}}, "pad", None),
-        ({"pad": {"nothing": 0}}, "pad", "nothing"),
-        ({"pad": {"size": 0}}, "pad", "size"),
-        ({"pad": {1: 0}}, "pad", None),
-        ({"pad": "0"}, "pad", "tokens"),
-        ({"pad": 0.5, "select": "tokens"}, "pad", "tokens"),
-        ({"pad": -1}, "pad", "packed"),
-        ({"pad": 2**40, "select": "nested/ids"}, "pad", "nested/ids"),
-        ({"pad": {"words": "none"}}, "pad", "words"),
-        ({"pad": {"tokens": True}}, "pad", "tokens"),
-        ({"pad": {"flags": 2}}, "pad", "flags"),
-        ({"pad": {"frames": 1e39}}, "pad", "frames"),
-        ({"pad": {"frames": [0]}}, "pad", "frames"),
-        ({"pad": {"frames": None}}, "pad", "frames"),
-        ({"pad": 0, "pad_length": {"size": 3}}, "pad_length", "size"),
-        ({"pad_length": 3}, "pad_length", None),
-        ({"pad": False, "pad_length": 3}, "pad_length", None),
-        ({"pad": 0, "truncate": True}, "truncate", None),
-        ({"pad_lengths": False}, "pad_lengths", None),
-        ({"pad": 0, "pad_lengths": "no"}, "pad_lengths", None),
-    ],
-)
-def test_invalid_options(sentences, options, option, feature):
-    with pytest.raises(FeatureError) as caught:
-        sentences.batches(5, 3, **options)
-    assert (caught.value.option, caught.value.feature) == (option, feature)
-
-
-def test_invalid_lengths(sentences):
-    for length in (0, -1, "8", 2.5, True, 2**31, {"tokens": 0}):
-        with pytest.raises(PlanError) as caught:
-            sentences.batches(5, 3, pad=0, pad_length=length)
-        assert caught.value.option == "pad_length"
 
 
 def test_no_padding(sentences):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError, PlanError
+from covey.errors import FeatureError, PlanError, check
 
 Layout = Literal["NHWC", "NCHW"]
+
+_check = partial(check, error=PlanError)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Types of images, and the value that becomes 1.
@@ -47,8 +50,7 @@ class ImageConversion:
     std: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if self.layout not in get_args(Layout):
-            raise PlanError(option="layout", found=self.layout, choices=get_args(Layout))
+        _check("layout", self.layout, self.layout in get_args(Layout), get_args(Layout))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for option, allowed in (("mean", "finite numbers"), ("std", "finite numbers above 0")):
@@ -56,13 +58,8 @@ class ImageConversion:
             if value is not None:
                 object.__setattr__(self, option, _channel_values(option, value, allowed))
         lengths = {len(each) for each in (self.mean, self.std) if isinstance(each, tuple)} - {1}
-        if len(lengths) > 1:
-            raise PlanError(
-                f"mean= has {len(self._tuple('mean'))} values",
-                option="std",
-                found=self.std,
-                allowed="as many",
-            )
+        reason = f"mean= has {len(self._tuple('mean'))} values"
+        _check("std", self.std, len(lengths) <= 1, "as many", reason=reason)
 
     @property
     def is_identity(self) -> bool:
@@ -95,13 +92,14 @@ class ImageConversion:
         """
         mean, std = self._tuple("mean", 0.0), self._tuple("std", 1.0)
         for option, values in (("mean", mean), ("std", std)):
-            if len(values) not in (1, channels):
-                raise FeatureError(
-                    f"images have {channels} channels",
-                    option=option,
-                    found=values,
-                    allowed="one value, or one per channel",
-                )
+            check(
+                option,
+                values,
+                len(values) in (1, channels),
+                "one value, or one per channel",
+                error=FeatureError,
+                reason=f"images have {channels} channels",
+            )
         deviation = np.broadcast_to(np.array(std), (channels,))
         scale = 1.0 / (IMAGE_SCALES[dtype] * deviation)
         return scale, -np.broadcast_to(np.array(mean), (channels,)) / deviation
@@ -119,8 +117,7 @@ def _dtype_name(dtype: Any) -> str:
             name = np.dtype(dtype).name
         except TypeError:
             name = ""
-    if name not in FLOATS:
-        raise PlanError(option="dtype", found=dtype, choices=FLOATS)
+    _check("dtype", dtype, name in FLOATS, FLOATS)
     return name
 
 
@@ -130,6 +127,6 @@ def _channel_values(option: str, value: Any, allowed: str) -> tuple[float, ...]:
     except (TypeError, ValueError):
         values = ()
     is_valid = bool(values) and all(map(math.isfinite, values))
-    if not is_valid or (option == "std" and min(values) <= 0):
-        raise PlanError(option=option, found=value, allowed=f"{allowed}, one or one per channel")
+    is_valid = is_valid and (option != "std" or min(values) > 0)
+    _check(option, value, is_valid, f"{allowed}, one or one per channel")
     return values

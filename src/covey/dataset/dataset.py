@@ -62,6 +62,10 @@ _NO_BATCH_SIZE = (
     "shuffled(32) has 32 examples of any classes"
 )
 
+# Arguments of a dataset, which are its attributes.
+_ARGUMENTS = ("gatherer", "features", "label", "names", "selection", "labels", "keys",
+              "stored_label", "pixels", "max_pixels")  # fmt: skip
+
 # Selections of features whose decoders are kept.
 _MAX_STORED = 16
 
@@ -785,25 +789,10 @@ class Dataset:
     @property
     def _arguments(self) -> dict[str, Any]:
         """The arguments of the constructor."""
-        return {
-            "gatherer": self._gatherer,
-            "features": self.features,
-            "label": self.label,
-            "names": self._names,
-            "selection": self._selection,
-            "labels": self._labels,
-            "keys": self._keys,
-            "stored_label": self._stored_label,
-            "pixels": self._pixels,
-            "max_pixels": self._max_pixels,
-        }
+        return {name: getattr(self, f"_{name}") for name in _ARGUMENTS}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._arguments,)
-
-
-def _restore(arguments: Mapping[str, Any]) -> Dataset:
-    return Dataset(**arguments)
+        return partial(Dataset, **self._arguments), ()
 
 
 def _balanced(dataset: Dataset, *arguments: int, **keywords: Any) -> BalancedPlan:

@@ -17,7 +17,7 @@ from covey.loader.options import Hook, LoadOptions, add_location, augment
 from covey.loader.padding import Padding, check_batch, describe, stack
 from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Image, Tensor
-from covey.schema.codec import leaf, row_of
+from covey.schema.codec import flat_items, leaf, nest, row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.pixels import ImageColumn, count_native, decode_each, locate_shape
 
@@ -407,7 +407,12 @@ class BatchFormat:
         label = self.examples.label
         if label is None or label not in self.features or label in self.names:
             return columns
-        return _without(columns, self.features.path_of(label))
+        path = self.features.path_of(label)
+        return nest({each: column for each, column in flat_items(columns) if each != path})
+
+
+def _hook(option: str, function: Callable[..., Any] | None) -> Hook | None:
+    return None if function is None else Hook(option, function)
 
 
 class RawFormat:
@@ -437,20 +442,3 @@ Format = BatchFormat | RawFormat
 
 def _same_location(location: RecordLocation, _: int) -> RecordLocation:
     return location
-
-
-def _hook(option: str, function: Callable[..., Any] | None) -> Hook | None:
-    return None if function is None else Hook(option, function)
-
-
-def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of nested columns without the one at `path`."""
-    first, *rest = path
-    kept = dict(columns)
-    if not rest:
-        kept.pop(first, None)
-    elif isinstance(kept.get(first), Mapping):
-        kept[first] = _without(kept[first], rest)
-        if not kept[first]:
-            del kept[first]
-    return kept

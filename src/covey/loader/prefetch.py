@@ -126,22 +126,15 @@ class BatchBuilder:
 
     def __call__(self, step: int) -> Any:
         self._check_cancelled()
-        ids, labels = self.plan.native.draw(step, 1, self.share)
-        classes = None
+        return self.format.build(*self.draw(step), self._check_cancelled)
+
+    def draw(self, step: int) -> tuple[Ids, Ids | None, BatchKey]:
+        """Return the example ids, the class ids and the identity of the batch of a step."""
+        drawn, labels = self.plan.native.draw(step, 1, self.share)
+        ids, classes = drawn[0], None
         if labels is not None:
-            classes = np.repeat(labels[0], ids.shape[1] // max(1, labels.shape[1]))
-        key = self.plan.key(step, self._origin)
-        return self.format.build(ids[0], classes, key, self._check_cancelled)
-
-    def identify(self, step: int) -> tuple[Ids, BatchKey]:
-        """Return the example ids and the identity of the batch of a step."""
-        ids = self.plan.native.draw(step, 1, self.share)[0][0]
-        return ids, self.plan.key(step, self._origin)
-
-    def first_ids(self, steps: int) -> NDArray[np.int64]:
-        """Return the example ids of the first `steps` steps."""
-        draw = self.plan.native.draw
-        return np.concatenate([draw(step, 1, self.share)[0][0] for step in range(steps)])
+            classes = np.repeat(labels[0], len(ids) // max(1, labels.shape[1]))
+        return ids, classes, self.plan.key(step, self._origin)
 
 
 def start_producer(
@@ -166,32 +159,38 @@ def start_producer(
         allocate: Allocates the arrays that the native core writes (default: page-aligned ones).
     """
     builder = BatchBuilder(format, plan, origin)
-    threads = min(options.thread_count, steps)
     if isinstance(format, BatchFormat) and format.is_native:
-        opened = min(steps, _STEPS_OPENED_FIRST)
-        ids = builder.first_ids(opened)
-        source = format.native_source(ids)
+        ids = [builder.draw(step)[0] for step in range(min(steps, _STEPS_OPENED_FIRST))]
+        source = format.native_source(np.concatenate(ids))
         if source is not None:
-            prefetch, rows = options.prefetch, len(ids) // opened
-            # A small batch is built by one thread, a batch of images by all of them.
-            parts = min(rows // _MIN_PART_IMAGES, 2 * threads) if source.images else 1
-            if prefetch is None:
-                fitting = _MAX_PREFETCHED_BYTES // max(1, source.row_bytes * rows)
-                needed = _MIN_PREFETCHED_BATCHES if parts > 1 else options.thread_count + 1
-                prefetch = max(needed, min(_MAX_PREFETCHED_BATCHES, fitting))
+            prefetch, parts = _native_limits(source, len(ids[0]), options, steps)
             return NativeProducer(
                 builder,
                 format,
                 source,
                 steps=steps,
-                threads=threads,
-                prefetch=min(steps, prefetch),
-                parts=max(1, parts),
+                threads=min(options.thread_count, steps),
+                prefetch=prefetch,
+                parts=parts,
                 reuse_buffers=options.reuse_buffers,
                 allocate=allocate or allocate_aligned,
             )
-    prefetch = 2 * threads if options.prefetch is None else options.prefetch
-    return ThreadedProducer(builder, steps=steps, threads=threads, prefetch=prefetch)
+    return ThreadedProducer(builder, steps, options)
+
+
+def _native_limits(
+    source: NativeSource, rows: int, options: LoadOptions, steps: int
+) -> tuple[int, int]:
+    """Return the number of prefetched batches of `rows` rows, and of parts of a batch."""
+    threads = min(options.thread_count, steps)
+    # A small batch is built by one thread, a batch of images by all of them.
+    parts = min(rows // _MIN_PART_IMAGES, 2 * threads) if source.images else 1
+    prefetch = options.prefetch
+    if prefetch is None:
+        fitting = _MAX_PREFETCHED_BYTES // max(1, source.row_bytes * rows)
+        needed = _MIN_PREFETCHED_BATCHES if parts > 1 else options.thread_count + 1
+        prefetch = max(needed, min(_MAX_PREFETCHED_BATCHES, fitting))
+    return min(steps, prefetch), max(1, parts)
 
 
 @atexit.register
@@ -270,7 +269,7 @@ class NativeProducer:
         if columns is None:
             return self._builder(step)
         if self._source.images and self._prefetcher.pending:
-            ids, key = self._builder.identify(step)
+            ids, _, key = self._builder.draw(step)
             self._format.complete(self._source, columns, self._prefetcher.pending, ids, key)
         return columns if self._compose is None else self._compose(columns)
 
@@ -313,8 +312,10 @@ class ThreadedProducer:
     It pays where decoding releases the interpreter lock: images, compressed and remote shards.
     """
 
-    def __init__(self, builder: BatchBuilder, *, steps: int, threads: int, prefetch: int) -> None:
+    def __init__(self, builder: BatchBuilder, steps: int, options: LoadOptions) -> None:
         self._builder = builder
+        threads = min(options.thread_count, steps)
+        prefetch = 2 * threads if options.prefetch is None else options.prefetch
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
         tasks = (partial(builder, step) for step in range(steps))
         # A generator: a StopIteration of a hook becomes a RuntimeError.

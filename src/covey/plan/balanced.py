@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from covey import _core
 from covey.classes import ClassTable
 from covey.errors import PlanError
-from covey.plan.base import Ids, Plan, check_int, check_seed, check_step
+from covey.plan.base import Ids, Plan, check_int, check_option, check_seed, check_step
 from covey.plan.weights import Coverage, SmallClasses, choose, cover, parse_weights, quotas_of
 
 Weights = ArrayLike | Mapping[int | str | bytes, float] | Literal["sqrt", "size"]
@@ -75,12 +75,12 @@ class BalancedPlan(Plan):
             small_classes=small_classes,
         )
         there = len(self._eligible)
-        if there < self.classes_per_batch:
-            raise PlanError(
-                option="classes_per_batch",
-                found=classes_per_batch,
-                allowed=f"<= {there}, the number of classes to draw from",
-            )
+        check_option(
+            "classes_per_batch",
+            classes_per_batch,
+            self.classes_per_batch <= there,
+            f"<= {there}, the number of classes to draw from",
+        )
         quotas = None if class_weights is None else self._quotas(class_weights)
         # The quotas, and the batch from which each applies.
         self._changes: tuple[Change, ...] = () if quotas is None else ((0, quotas),)
@@ -243,10 +243,8 @@ class BalancedPlan(Plan):
         """
         labels = self._eligible.labels
         found = int(np.searchsorted(labels, class_id))
-        if found == len(labels) or labels[found] != class_id:
-            raise PlanError(
-                option="class_id", found=class_id, allowed="a class that the plan draws from"
-            )
+        is_valid = found < len(labels) and labels[found] == class_id
+        check_option("class_id", class_id, is_valid, "a class that the plan draws from")
         one, all_classes = slice(found, found + 1), self._eligible
         other = self._copy()
         for name in ("rank", "world_size", "mode", "batches_per_epoch", "description"):
@@ -303,12 +301,8 @@ _CHECKSUM_RECORDS = 1 << 14
 
 def _parse_epoch(steps: Any) -> Epoch:
     if isinstance(steps, str):
-        if steps not in ("classes", "examples"):
-            raise PlanError(
-                option="steps_per_epoch",
-                found=steps,
-                allowed="an integer, 'classes' or 'examples'",
-                choices=("classes", "examples"),
-            )
+        names = ("classes", "examples")
+        allowed = "an integer, 'classes' or 'examples'"
+        check_option("steps_per_epoch", steps, steps in names, allowed, choices=names)
         return steps  # type: ignore[return-value]
     return check_int("steps_per_epoch", steps, 1, 2**62)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import PlanError, shorten
+from covey.errors import PlanError, check, shorten
 
 Ids = NDArray[np.int64]
 Mode = Literal["split", "independent"]
 Self = TypeVar("Self", bound="Plan")
 
 MODES = get_args(Mode)
+
+check_option = partial(check, error=PlanError)
 
 # Maximum number of classes or records that one call draws.
 _MAX_DRAWN_UNITS = 2**32
@@ -165,12 +168,9 @@ class Plan(ABC):
                 batch ``s * world_size + rank``.
         """
         rank, world_size = check_int("rank", rank, 0), check_int("world_size", world_size, 1)
-        if rank >= world_size:
-            raise PlanError(
-                option="rank", found=rank, allowed=f"below world_size, which is {world_size}"
-            )
-        if mode not in MODES:
-            raise PlanError(option="mode", found=mode, choices=("split", "independent"))
+        allowed = f"below world_size, which is {world_size}"
+        check_option("rank", rank, rank < world_size, allowed)
+        check_option("mode", mode, mode in MODES, MODES)
         if mode == "split" and world_size > self._units:
             raise PlanError(
                 f"a batch of {self._units} units cannot be split over {world_size} ranks",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from covey import _core
-from covey.errors import PlanError
-from covey.plan.base import Plan, check_int, check_seed
+from covey.plan.base import Plan, check_int, check_option, check_seed
 
 Remainder = Literal["keep", "drop", "fill"]
 
@@ -21,19 +20,14 @@ class _EpochPlan(Plan):
         self.records = check_int("records", records, 1, 2**61)
         self.batch_size = check_int("batch_size", batch_size, 1, 2**40)
         self.seed = check_seed(seed)
-        if remainder not in REMAINDERS:
-            raise PlanError(
-                option="remainder",
-                found=remainder,
-                choices=REMAINDERS,
-            )
-        if remainder == "drop" and records < batch_size:
-            raise PlanError(
-                "with remainder='drop' an epoch would have no batch",
-                option="batch_size",
-                found=batch_size,
-                allowed=f"<= {records}, the number of records",
-            )
+        check_option("remainder", remainder, remainder in REMAINDERS, REMAINDERS)
+        check_option(
+            "batch_size",
+            batch_size,
+            remainder != "drop" or batch_size <= records,
+            f"<= {records}, the number of records",
+            reason="with remainder='drop' an epoch would have no batch",
+        )
         self.remainder: Remainder = remainder
         self.is_endless = remainder == "fill"
         super().__init__(self.batch_size)

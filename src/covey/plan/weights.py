@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,11 +16,15 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.classes import ClassTable
-from covey.errors import DatasetError, PlanError, SmallClassesWarning
+from covey.errors import DatasetError, PlanError, SmallClassesWarning, check
 
 SmallClasses = Literal["repeat", "drop", "error"]
 
 SMALL_CLASSES = get_args(SmallClasses)
+
+_WEIGHTS = "'sqrt', 'size', an array or a dict"
+
+_check = partial(check, error=PlanError)
 
 # Number of classes in a message.
 _MAX_NAMED = 5
@@ -80,12 +85,11 @@ def choose(
             small, and would be dropped.
         DatasetError: If a class of `class_list` does not exist.
     """
-    if small_classes not in SMALL_CLASSES:
-        raise PlanError(option="small_classes", found=small_classes, choices=SMALL_CLASSES)
+    _check("small_classes", small_classes, small_classes in SMALL_CLASSES, SMALL_CLASSES)
     positions = np.arange(len(table), dtype=np.int64)
     if class_list is not None:
-        if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
-            raise PlanError(option="class_list", found=class_list, allowed="a list of classes")
+        is_list = isinstance(class_list, Iterable) and not isinstance(class_list, (str, bytes))
+        _check("class_list", class_list, is_list, "a list of classes")
         found = np.array([table.position(each) for each in class_list], np.int64)
         positions = np.unique(found)
     counts = table.counts[positions]
@@ -180,13 +184,7 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     """
     counts = eligible.counts.astype(np.float64)
     if isinstance(given, str):
-        if given not in NAMED:
-            raise PlanError(
-                option="class_weights",
-                found=given,
-                allowed="'sqrt', 'size', an array or a dict",
-                choices=NAMED,
-            )
+        _check("class_weights", given, given in NAMED, _WEIGHTS, choices=NAMED)
         return counts if given == "size" else np.sqrt(counts)
     weights = _of_all(given, eligible.table)[eligible.positions]
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
@@ -217,16 +215,11 @@ def _of_all(given: Any, table: ClassTable) -> NDArray[np.float64]:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise PlanError(
-            option="class_weights",
-            found=type(given).__name__,
-            allowed="'sqrt', 'size', an array or a dict",
+            option="class_weights", found=type(given).__name__, allowed=_WEIGHTS
         ) from None
-    if weights.shape != (len(table),):
-        raise PlanError(
-            option="the shape of class_weights",
-            found=weights.shape,
-            allowed=f"{(len(table),)}, one weight per class",
-        )
+    shape = (len(table),)
+    allowed = f"{shape}, one weight per class"
+    _check("the shape of class_weights", weights.shape, weights.shape == shape, allowed)
     return weights
 
 
@@ -240,12 +233,8 @@ def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[n
         PlanError: If fewer than `classes_per_batch` classes have a positive weight.
     """
     positive = int((weights > 0).sum())
-    if positive < classes_per_batch:
-        raise PlanError(
-            option="classes_per_batch",
-            found=classes_per_batch,
-            allowed=f"<= {positive}, the number of classes with a weight > 0",
-        )
+    allowed = f"<= {positive}, the number of classes with a weight > 0"
+    _check("classes_per_batch", classes_per_batch, classes_per_batch <= positive, allowed)
     span = -(-len(weights) // classes_per_batch)
     limit = _core.PLAN_SPANS * span
     total = limit * classes_per_batch
