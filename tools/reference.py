@@ -78,7 +78,7 @@ FACTORY_MADE = {"Dataset", "Loader", "ClassTable"}  # returned by covey.open, ds
 # Public methods of feature types, and methods of other classes that only covey calls.
 FEATURE_METHODS = {"index", "encode", "decode"}
 INTERNAL = {
-    "Dataset": "decode labels_of place location native_source image_limit",
+    "Dataset": "check_classes decode labels_of place location native_source image_limit",
     "Features": "nest without_defaults fill_in is_stored_like begin_block encode_blocks "
     "check_columns decode_with find path_of column_of paths",
     "Plan": "batch_at step_at end_of_epoch steps_left share with_changes",
@@ -346,7 +346,7 @@ class _Default:
 def _parameters(value: Any, described: dict[str, str]) -> dict[str, tuple[inspect.Parameter, str]]:
     """Return the parameters of a function or class, with type and default as strings, and meanings.
 
-    ``**options`` that are documented as "options of X" are replaced by the parameters of X.
+    Parameters that are documented as "options of X" are replaced by the parameters of X.
     """
     found: dict[str, tuple[inspect.Parameter, str]] = {}
     for parameter in inspect.signature(value).parameters.values():
@@ -355,10 +355,10 @@ def _parameters(value: Any, described: dict[str, str]) -> dict[str, tuple[inspec
             continue
         reference = re.match(r"[Oo]ptions of :class:`~?([\w.]+)`", meaning)
         options = _lookup(reference[1], value) if reference else None
-        if parameter.kind is parameter.VAR_KEYWORD and inspect.isclass(options):
+        if inspect.isclass(options):
             for each, text in _parameters(options, parse(inspect.getdoc(options))[1]).values():
                 # A parameter of the function itself has its own default and meaning.
-                found.setdefault(each.name, (each.replace(kind=parameter.KEYWORD_ONLY), text))
+                found.setdefault(each.name, (each.replace(kind=each.KEYWORD_ONLY), text))
             continue
         default = parameter.default
         found[name] = (

@@ -38,6 +38,34 @@ from covey.plan import BalancedPlan
 # torchdata uses what this version of PyTorch calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 
+# First steps.
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"batch_size": 4, "shuffle": True}])
+def test_a_data_loader_of_a_loader_names_to_torch(ds, options):
+    with pytest.raises(PlanError, match=r"use loader\.to_torch\(\) in place of"):
+        next(iter(DataLoader(load(ds), **options)))
+
+
+def test_tensors_select_examples(ds):
+    ids = [5, 3, -1]
+    mask = torch.zeros(len(ds), dtype=torch.bool)
+    mask[[3, 5]] = True
+    for key, expected in [
+        (torch.tensor(ids), ids),
+        (torch.tensor(ids, dtype=torch.int32, requires_grad=False), ids),
+        (torch.tensor([5]), [5]),
+        (torch.randperm(0), []),
+        (mask, [3, 5]),
+    ]:
+        assert numbers_of(ds[key]["x"]) == [each % len(ds) for each in expected]
+        assert ds.raw[key] == ds.raw[expected]
+        assert numbers_of(ds.select(key)[:]["x"]) == numbers_of(ds[key]["x"])
+    assert numbers_of(ds[torch.tensor(7)]["x"][None]) == [7]
+    with pytest.raises(TypeError):
+        ds[torch.tensor([0.5])]
+
+
 # Tensors.
 
 

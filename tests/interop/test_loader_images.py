@@ -419,6 +419,20 @@ def test_the_index_knows_that_sizes_differ(pictures, kinds):
         ds.where(label=ds.classes.labels[:2].tolist()).batches(2, 2)
 
 
+def test_a_transform_that_resizes_images_is_told_how(pictures):
+    def resize(example):
+        return {"image": example["image"][:8, :8]}
+
+    ds, options = pictures("png"), {"select": "image", "transform": resize}
+    with without_summary(ds) as unknown:
+        for each in (ds, unknown):
+            with pytest.raises(ImageSizeError) as raised:
+                first(each.sequential(4, **options))
+            assert "image_size='ragged'" in raised.value.remedy
+    x, _ = first(ds.sequential(4, image_size="ragged", **options))
+    assert x.shape == (4, 8, 8, 3)
+
+
 def test_parts_whose_images_have_one_size(tmp_path):
     many = [{"image": encode(draw((8, 9 + n % 3, 3), n)), "label": n % 3} for n in range(60)]
     write(many, tmp_path, features={"image": Image(), "label": "int64"}, label="label")

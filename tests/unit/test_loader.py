@@ -23,6 +23,7 @@ from loaded import (
     class_names,
     example,
     examples,
+    native_threads,
     numbers_of,
     same,
     settings_of,
@@ -217,6 +218,20 @@ def first_batch(ds, **options):
     return native
 
 
+@pytest.mark.parametrize("make", [iter, np.array, dict.fromkeys, set])
+def test_select_is_any_iterable(made, make):
+    ds, names = made("many"), ["half", "x"]
+    expected = ds.batches(3, 2, select=names).batch(0)
+    loader = ds.batches(3, 2, select=make(names))
+    for each in (loader, loader.copy(), pickle.loads(pickle.dumps(loader))):
+        assert same(sorted_x(each.batch(0)), sorted_x(expected))
+
+
+def sorted_x(batch):
+    x, y = batch
+    return dict(sorted(x.items())), y
+
+
 def test_label_without_other_features(tmp_path):
     write([{"label": n % 4} for n in range(12)], tmp_path, label="label", shuffle=False)
     with opened(tmp_path) as ds:
@@ -325,6 +340,18 @@ def test_loader_has_one_iterator(made, kind):
         next(second)
     loader.close()
     assert next(loader.take(1))
+
+
+@pytest.mark.parametrize("kind", ["numbers", "gzip"])
+def test_threads_of_an_abandoned_iteration_end(made, kind):
+    loader, before = made(kind).batches(4, 2, threads=3), native_threads()
+    for _ in loader:
+        assert native_threads() > before
+        break
+    assert settles(native_threads, before)
+    assert loader.step == 1
+    (x, _), *_ = loader
+    assert numbers_of(x) == loader.plan.batch(1).tolist()
 
 
 def test_exhausted_iterator_remains_exhausted(ds):

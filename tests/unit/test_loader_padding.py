@@ -196,6 +196,14 @@ def test_state_ranks_and_processes(sentences):
             assert same(joined, expected[step][0][name])
 
 
+def test_extra_padding_of_a_pickled_loader(sentences):
+    loader = sentences.batches(4, 2, select="tokens", pad=0)
+    wider = loader.copy(format=loader.format.with_extra_padding())
+    shapes = [each.batch(0)[0]["tokens"].shape for each in (loader, wider)]
+    assert shapes[1] == (8, shapes[0][1] + 1)
+    assert pickle.loads(pickle.dumps(wider)).batch(0)[0]["tokens"].shape == shapes[1]
+
+
 def test_short_last_batch_and_empty_rows(tmp_path):
     many = [{"x": np.zeros((0, 2), np.float32), "label": 0}] * 5
     features = {"x": Tensor("float32", (None, 2)), "label": "int64"}

@@ -382,6 +382,24 @@ def ten(directory):
     return opened(directory)
 
 
+class GpuTensor(list):
+    """Like a tensor of PyTorch on a GPU: with ``__index__``, and no array before ``cpu()``."""
+
+    ndim = 1
+
+    def __index__(self):
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+
+    def __array__(self, *arguments, **options):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return np.array(list(self))
+
+
 class Three:
     def __index__(self):
         return 3
@@ -416,6 +434,9 @@ MASK = [n in (2, 5) for n in range(10)]
         (MASK, [2, 5]),
         (np.array(MASK), [2, 5]),
         ([False] * 10, []),
+        (GpuTensor([5, -1]), [5, 9]),
+        (GpuTensor([5]), [5]),
+        (GpuTensor(MASK), [2, 5]),
     ],
     ids=str,
 )

@@ -187,7 +187,7 @@ class JaxBatches(Iterator[Any]):
                 if end is not None and loader._iteration is self._iteration:
                     loader._batch = end
                 raise StopIteration
-            loader.check_running(self._iteration)
+            loader._check_running(self._iteration)
             if self._plan is not self._loader.plan:  # class weights were changed
                 self._restart()
             self._fill()

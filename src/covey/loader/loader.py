@@ -58,6 +58,7 @@ class Loader(ForkAware):
         self._batch = 0  # the position: index of the next batch, over all ranks
         self._iteration = object()  # identity of the running iteration
         self._producer: Producer | None = None
+        self._is_requested = False  # whether the running iteration waits for a batch
         self._allocate: Allocate | None = None
 
     @property
@@ -142,15 +143,17 @@ class Loader(ForkAware):
     def set_class_weights(self, class_weights: Weights | None) -> None:
         """Draw classes by other weights from the next step on, also in a running iteration.
 
-        The state contains the change. All ranks must make it at the same step. It must not be
-        called while a batch is requested, by a hook for instance.
+        The state contains the change. All ranks must make it at the same step, in the thread that
+        iterates.
 
         Args:
             class_weights: As for :meth:`covey.Dataset.batches`; None for equal weights.
         """
         if not isinstance(self._plan, BalancedPlan):
             raise PlanError("only balanced batches have class weights")
-        self._plan = self._plan.reweighted(class_weights, batch=self._batch)
+        # The batch that is being built has the old weights, if a signal handler calls this.
+        batch = self._batch + (self._plan.batches_per_step if self._is_requested else 0)
+        self._plan = self._plan.reweighted(class_weights, batch=batch)
 
     def set_rank(self, rank: int, world_size: int) -> None:
         """Take the part of another rank from the next step on, in the mode of the options."""
@@ -205,15 +208,15 @@ class Loader(ForkAware):
     def _iterate(
         self, iteration: object, steps: int, end: int | None
     ) -> Generator[Any, None, None]:
-        plan = self._plan
+        plan, producer = self._plan, None
         try:
             for left in range(steps, 0, -1):
-                self.check_running(iteration)
-                # None at first, and in a forked child. The plan changes with the class weights.
-                if self._producer is None or plan is not self._plan:
+                self._check_running(iteration)
+                # A forked child has no producer. The plan changes with the class weights.
+                if producer is None or producer is not self._producer or plan is not self._plan:
                     plan = self._plan
                     self._stop()
-                    self._producer = start_producer(
+                    producer = self._producer = start_producer(
                         self._format,
                         plan,
                         self._batch,
@@ -222,27 +225,26 @@ class Loader(ForkAware):
                         allocate=self._allocate,
                     )
                 # Not stored in a variable: the memory of a batch is reused if the caller drops it.
-                yield self._next(iteration, plan, end)
+                yield self._next(iteration, producer, plan.batches_per_step, end)
             if end is not None and self._iteration is iteration:
                 self._batch = end
         finally:
-            if self._iteration is iteration:
-                self.close()
+            if producer is not None and producer is self._producer:
+                self._stop()
 
-    def _next(self, iteration: object, plan: Plan, end: int | None) -> Any:
+    def _next(self, iteration: object, producer: Producer, batches: int, end: int | None) -> Any:
         """Return the next batch, and advance the position."""
-        assert self._producer is not None
+        self._is_requested = True
         try:
-            batch = self._producer.next()
-        finally:  # a hook or a signal handler may have closed or moved the loader
-            self.check_running(iteration)
-        if plan is not self._plan:
-            raise PlanError("class weights changed while a batch was built, by a hook for instance")
-        following = self._batch + plan.batches_per_step
+            batch = producer.next()
+        finally:
+            self._is_requested = False
+            self._check_running(iteration)
+        following = self._batch + batches
         self._batch = following if end is None else min(following, end)
         return batch
 
-    def check_running(self, iteration: object) -> None:
+    def _check_running(self, iteration: object) -> None:
         """Raise ClosedError unless `iteration` is the running one."""
         if self._iteration is not iteration:
             raise ClosedError(
@@ -256,6 +258,7 @@ class Loader(ForkAware):
 
     def _reset_after_fork(self) -> object:
         # The threads of the producer belong to the parent process.
+        self._is_requested = False
         producer, self._producer = self._producer, None
         if producer is not None:
             detach(producer)
@@ -264,7 +267,10 @@ class Loader(ForkAware):
     def close(self) -> None:
         """End the running iteration, if there is one, and stop its threads."""
         self._iteration = object()
-        self._stop()
+        if self._is_requested and self._producer is not None:
+            self._producer.interrupt()  # a signal handler does not wait: the iteration does
+        else:
+            self._stop()
 
     def copy(
         self,
@@ -286,7 +292,7 @@ class Loader(ForkAware):
         other = object.__new__(Loader)
         other.__dict__.update(self.__dict__)
         ForkAware.__init__(other)
-        other._iteration, other._producer = object(), None
+        other._iteration, other._producer, other._is_requested = object(), None, False
         other._plan = self._plan if plan is None else plan
         other._batch = self._batch if batch is None else batch
         other._format = self._format if format is None else format

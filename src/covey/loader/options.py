@@ -175,7 +175,7 @@ class LoadOptions:
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
             called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
         decode_images: Decode images to pixels.
-        images: Size, crops, flips and views of decoded images.
+        images: Options of :class:`covey.schema.pixel_options.ImageOptions`.
         pad: Value with which ragged features are padded to the longest row of a batch, True for 0;
             or a dict of the features to pad and their values, among them features that `transform`
             returns. Strings are padded with ``""``. x then is a dict, with the lengths of the rows
