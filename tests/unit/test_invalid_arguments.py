@@ -119,8 +119,12 @@ CALLS = [
     (lambda ds: ds.shuffled(COUNT + 1, remainder="drop"), "batch_size", "<= 180, the number of"),
     (lambda ds: ds.sequential(8, remainder="all"), "remainder", "one of 'keep', 'drop', 'fill'"),
     (lambda ds: ds.select([]).shuffled(4), "records", "an integer "),
-    (lambda ds: ds.batches(2, 2).seek(-1), "step", "an integer from 0 to "),
-    (lambda ds: ds.batches(2, 2).take(-1), "steps", "an integer >= 0"),
+    *((lambda ds, name=name, load=load, step=step: getattr(load(ds), name)(step), "step",
+       "an integer from 0 to ")
+      for load in (lambda ds: ds.batches(2, 2), lambda ds: ds.sequential(9, rank=1, world_size=3))
+      for name in ("seek", "batch") for step in (-1, 1.5, True, 2**62, 10**30)),
+    *((lambda ds, steps=steps: ds.batches(2, 2).take(steps), "steps", "an integer >= 0")
+      for steps in (-1, 1.5, True)),
     (lambda ds: BalancedPlan(ds.labels, 2, 2).of_class(99), "class_id", "a class that the plan"),
     (lambda ds: ShuffledPlan(9, 3).for_rank(2, 2), "rank", "below world_size, which is 2"),
     (lambda ds: ds.filter(), "filter()", "given with a function"),

@@ -16,10 +16,11 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
-from loaded import CLASSES, COUNT, LABELS, copy_batch, numbers_of, same
+from loaded import CLASSES, COUNT, LABELS, numbers_of, same
 from opened import opened
 from plan_cases import class_table
 from written import write
@@ -28,7 +29,7 @@ from covey import CoveyError
 from covey.adapters.step_reader import StepReader
 from covey.errors import ClosedError, PlanError
 from covey.loader import state
-from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
+from covey.plan import BalancedPlan
 
 
 def ids_in(batches):
@@ -43,98 +44,15 @@ def flat(lists):
 # Steps and epochs.
 
 
-def test_steps_and_epochs(ds):
-    loader = ds.batches(4, 2, steps_per_epoch=5)
-    assert (len(loader), loader.step, loader.epoch) == (5, 0, 0)
-    assert len(list(loader)) == 5
-    assert (loader.step, loader.epoch) == (5, 1)
-    for _ in loader:
-        break
-    assert (loader.step, loader.epoch) == (6, 1)
-    assert len(list(loader)) == 4  # to the end of the epoch
-    assert (loader.step, loader.epoch) == (10, 2)
-    assert len(list(loader.take(7))) == 7
-    assert (loader.step, loader.epoch) == (17, 3)
-    assert len(list(loader)) == 3
-    assert "the next is step 20>" in repr(loader)
-
-
-def test_seek(ds):
-    for loader, plan in (
-        (ds.batches(4, 2, seed=1, threads=2), BalancedPlan(LABELS, 4, 2, 1)),
-        (ds.shuffled(50, seed=1, remainder="fill"), ShuffledPlan(COUNT, 50, 1, remainder="fill")),
-        (ds.shuffled(50, seed=1, threads=1), ShuffledPlan(COUNT, 50, 1)),
-        (ds.sequential(50, threads=0), SequentialPlan(COUNT, 50)),
-    ):
-        for step in (7, 0, 3, 10**12 + 3, 2):
-            loader.seek(step)
-            assert loader.step == step
-            x, _ = next(iter(loader))
-            assert numbers_of(x) == plan.batch(step).tolist()
-            assert loader.step == step + 1
-
-
-@pytest.mark.parametrize("step", [-1, 1.5, True, 2**62, 10**30])
-def test_invalid_steps(ds, step):
-    for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world_size=3)):
-        for call in (loader.seek, loader.batch):
-            with pytest.raises(PlanError) as error:
-                call(step)
-            assert error.value.option == "step"
-    if step not in (2**62, 10**30):  # more steps than there are
-        with pytest.raises(PlanError) as error:
-            ds.batches(4, 2).take(step)
-        assert error.value.option == "steps"
-
-
 def test_take(ds):
     assert list(ds.batches(4, 2).take(0)) == []
     for steps in (sys.maxsize, 10**30):
         iterator = ds.batches(4, 2, threads=2).take(steps)
         assert numbers_of(next(iterator)[0]) == BalancedPlan(LABELS, 4, 2).batch(0).tolist()
     assert len(list(ds.shuffled(50, remainder="fill").take(9))) == 9
-    for remainder in ("keep", "drop"):
-        with pytest.raises(PlanError, match="remainder='fill'"):
-            ds.shuffled(50, remainder=remainder).take(3)
 
 
 # States.
-
-
-def loaders_of(ds, **options):
-    return [
-        ds.batches(4, 2, seed=5, **options),
-        ds.shuffled(33, seed=5, **options),
-        ds.shuffled(33, seed=5, remainder="drop", **options),
-        ds.shuffled(33, seed=5, remainder="fill", **options),
-        ds.sequential(33, **options),
-    ]
-
-
-def endless(loader):
-    while True:
-        yield from loader
-
-
-@pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize("kind", ["numbers", "gzip", "ragged"])
-def test_resume_from_state(made, kind, number):
-    ds = made(kind)
-    loader = loaders_of(ds, threads=2)[number]
-    expected = [copy_batch(batch) for batch in itertools.islice(endless(loader), 17)]
-    for stop in (0, 5, 6, 16):
-        first = loaders_of(ds, threads=stop % 3)[number]
-        for _ in itertools.islice(endless(first), stop):
-            pass
-        assert first.step == stop
-        saved = json.dumps(first.state_dict())
-        assert len(saved) < 400
-        second = loaders_of(ds, threads=(stop + 1) % 3, prefetch=7)[number]
-        second.load_state_dict(json.loads(saved))
-        assert (second.step, second.epoch) == (first.step, first.epoch)
-        rest = itertools.islice(endless(second), 17 - stop)
-        assert all(map(same, rest, expected[stop:]))
-        assert (second.step, second.epoch) == (loader.step, loader.epoch)
 
 
 def test_state_with_class_weights_is_small():
@@ -260,19 +178,6 @@ def test_class_weights_before_the_first_batch(ds):
             expected.seek(0)
 
 
-@pytest.mark.parametrize("kind", ["numbers", "gzip"])
-@pytest.mark.parametrize(("threads", "prefetch"), [(0, None), (2, 1), (2, 30)])
-def test_class_weights_change_during_an_iteration(made, kind, threads, prefetch):
-    loader = made(kind).batches(4, 2, threads=threads, prefetch=prefetch)
-    plan = BalancedPlan(LABELS, 4, 2)
-    changes = {3: {0: 50.0}, 4: "size", 9: None, 16: [*[0.0] * 8, *[1.0] * 4]}
-    for step, (x, _) in enumerate(loader.take(40)):
-        assert numbers_of(x) == plan.batch(step).tolist()
-        if step + 1 in changes:
-            loader.set_class_weights(changes[step + 1])
-            plan = plan.reweighted(changes[step + 1], batch=step + 1)
-
-
 def test_invalid_class_weights(ds):
     loader = ds.batches(4, 2, threads=2)
     iterator = loader.take(10)
@@ -288,107 +193,168 @@ def test_invalid_class_weights(ds):
 
 # All operations in any order.
 
+PLANS = {
+    "balanced": lambda ds, **options: ds.batches(4, 2, seed=3, steps_per_epoch=7, **options),
+    "keep": lambda ds, **options: ds.shuffled(33, seed=3, **options),  # 6 batches, one is short
+    "drop": lambda ds, **options: ds.shuffled(33, seed=3, remainder="drop", **options),
+    "fill": lambda ds, **options: ds.shuffled(33, seed=3, remainder="fill", **options),
+    "sequential": lambda ds, **options: ds.sequential(29, **options),
+}
+RANKS = [(0, 1, "split"), (1, 3, "independent"), (2, 4, "independent"), (2, 3, "split")]
+
 
 class LoaderMachine(RuleBasedStateMachine):
-    """A loader, compared with the index of its next batch and the changes of class weights."""
+    """A loader, compared with the index of its next batch, the ranks, and the class weights."""
 
     @initialize(
-        kind=st.sampled_from(["numbers", "gzip"]),
-        ranks=st.sampled_from([(0, 1, "split"), (1, 3, "independent"), (2, 3, "split")]),
+        kind=st.sampled_from(["numbers", "gzip", "ragged"]),
+        plan=st.sampled_from(sorted(PLANS)),
+        ranks=st.sampled_from(RANKS),
         prefetch=st.sampled_from([None, 1, 2, 30]),
     )
-    def start(self, kind, ranks, prefetch):
-        self.kind, self.prefetch = kind, prefetch
-        self.rank, self.world_size, self.mode = ranks
-        self.per_step = self.world_size if self.mode == "independent" else 1
+    def start(self, kind, plan, ranks, prefetch):
+        self.ds, self.make, self.prefetch = self.made(kind), PLANS[plan], prefetch
+        self.is_balanced, self.is_endless = plan == "balanced", plan in ("balanced", "fill")
         self.batch, self.changes, self.iterator, self.left = 0, {}, None, 0
-        self.loader = self.make_loader(1)
+        self.make_loader(ranks, 1)
 
-    def make_loader(self, threads):
-        ranks = {"rank": self.rank, "world_size": self.world_size, "mode": self.mode}
-        options = {"steps_per_epoch": 7, "threads": threads, "prefetch": self.prefetch}
-        return self.made(self.kind).batches(4, 2, seed=3, **options, **ranks)
+    def make_loader(self, ranks, threads):
+        self.rank, self.world_size, self.mode = ranks
+        options = {"rank": self.rank, "world_size": self.world_size, "mode": self.mode}
+        self.loader = self.make(self.ds, threads=threads, prefetch=self.prefetch, **options)
+        self.per_step = self.world_size if self.mode == "independent" else 1
+        whole = self.make(self.ds).plan
+        # Of an epoch of all ranks, which is a number of steps if batches continue after it.
+        self.batches = 7 * self.per_step if self.is_balanced else whole.batches_per_epoch
+        if self.is_endless:
+            self.batches += -self.batches % self.per_step
+        self.end = None
 
-    def expected(self, batch):
-        """Return the numbers of the examples of this rank in a batch."""
-        plan = BalancedPlan(LABELS, 4, 2, 3)
+    @property
+    def step(self):
+        if self.is_endless:
+            return self.batch // self.per_step
+        epoch, within = divmod(self.batch, self.batches)
+        return epoch * -(-self.batches // self.per_step) + -(-within // self.per_step)
+
+    @property
+    def following_epoch(self):
+        return (self.batch // self.batches + 1) * self.batches
+
+    def expected(self):
+        """Return the numbers of the examples of this rank in the next batch."""
+        plan = self.make(self.ds).plan
         for begin, weights in sorted(self.changes.items()):
             plan = plan.reweighted(weights, batch=begin)
         if self.mode == "independent":
-            return plan.batch(batch + self.rank).tolist()
-        return plan.for_rank(self.rank, self.world_size).batch(batch).tolist()
+            return plan.batch(self.batch + self.rank).tolist()
+        return plan.for_rank(self.rank, self.world_size).batch(self.batch).tolist()
 
     @rule(steps=st.integers(1, 5))
     def advance(self, steps):
         if self.iterator is None:
             self.iterate()
         for _ in range(steps):
+            expected = self.expected() if self.left else None
             found = next(self.iterator, None)
             assert (found is None) == (self.left == 0)
             if found is None:
+                self.batch = self.batch if self.end is None else self.end
+                self.iterator = None
                 break
-            assert numbers_of(found[0]) == self.expected(self.batch)
+            assert numbers_of(found[0]) == expected
             self.batch += self.per_step
+            if self.end is not None:
+                self.batch = min(self.batch, self.end)
             self.left -= 1
-            assert self.loader.step == self.batch // self.per_step
+            assert self.loader.step == self.step
 
     @rule()
     def iterate(self):
-        self.iterator, self.left = iter(self.loader), 7 - self.batch // self.per_step % 7
+        before, self.iterator = self.iterator, iter(self.loader)
+        self.check_closed(before)
+        self.end = None if self.is_endless else self.following_epoch
+        ahead = 0 if self.is_endless or self.mode == "split" else self.rank
+        self.left = max(0, -(-(self.following_epoch - self.batch - ahead) // self.per_step))
 
     @rule(steps=st.integers(0, 9))
     def take(self, steps):
-        self.iterator, self.left = self.loader.take(steps), steps
+        if not self.is_endless:
+            with pytest.raises(PlanError, match="remainder='fill'"):
+                self.loader.take(steps)
+            return
+        before, self.iterator = self.iterator, self.loader.take(steps)
+        self.check_closed(before)
+        self.left, self.end = steps, None
 
-    @rule(step=st.integers(0, 40))
+    @rule(step=st.one_of(st.integers(0, 40), st.just(10**12 + 3)))
     def seek(self, step):
         self.loader.seek(step)
+        steps = -(-self.batches // self.per_step)  # of an epoch
         self.batch = step * self.per_step
-        self.check_closed()
+        if not self.is_endless:
+            self.batch = step // steps * self.batches + step % steps * self.per_step
+        self.close_iterator()
 
     @rule()
     def close(self):
         self.loader.close()
-        self.check_closed()
+        self.close_iterator()
 
     @rule()
     def load_own_state(self):
         self.loader.load_state_dict(self.loader.state_dict())
-        self.check_closed()
+        self.close_iterator()
 
-    def check_closed(self):
-        if self.iterator is not None and self.left:
+    def close_iterator(self):
+        before, self.iterator = self.iterator, None
+        self.check_closed(before)
+
+    def check_closed(self, iterator):
+        if iterator is not None and self.left:
             with pytest.raises(ClosedError):
-                next(self.iterator)
-        self.iterator = None
+                next(iterator)
+            assert next(iterator, None) is None
 
+    @precondition(lambda self: self.is_balanced)
     @rule(weights=st.sampled_from([{0: 9.0}, {1: 0.0, 2: 3.0}, "sqrt", None]))
     def set_class_weights(self, weights):
         self.loader.set_class_weights(weights)
         self.changes = {begin: each for begin, each in self.changes.items() if begin < self.batch}
         self.changes[self.batch] = weights
 
-    @rule(threads=st.integers(0, 2))
-    def resume(self, threads):
-        saved = json.loads(json.dumps(self.loader.state_dict()))
-        self.loader, self.iterator = self.make_loader(threads), None
-        self.loader.load_state_dict(saved)
+    @rule(threads=st.integers(0, 2), ranks=st.sampled_from(RANKS))
+    def resume(self, threads, ranks):
+        """Resume with other threads and ranks."""
+        saved = json.dumps(self.loader.state_dict())
+        assert self.changes or len(saved) < 400
+        self.iterator = None
+        self.make_loader(ranks, threads)
+        self.loader.load_state_dict(json.loads(saved))
 
     @rule()
     def pickle(self):
         self.loader, self.iterator = pickle.loads(pickle.dumps(self.loader)), None
 
+    @rule(step=st.integers(0, 20))
+    def random_access(self, step):
+        copy = self.loader.copy()
+        copy.seek(step)
+        expected = next(iter(copy), None)
+        if expected is not None:
+            assert same(self.loader.batch(step), expected)
+
     @invariant()
     def position(self):
         if hasattr(self, "loader"):
-            assert self.loader.step == self.batch // self.per_step
-            assert self.loader.epoch == self.batch // self.per_step // 7
-            assert len(self.loader) == 7
+            assert self.loader.step == self.step
+            assert self.loader.epoch == self.batch // self.batches
+            assert f"the next is step {self.step:,}>" in repr(self.loader)
 
 
 def test_any_sequence_of_operations(made):
     LoaderMachine.made = staticmethod(made)
-    limits = settings(max_examples=40, stateful_step_count=30)
+    limits = settings(max_examples=60, stateful_step_count=30)
     run_state_machine_as_test(LoaderMachine, settings=limits)
 
 
@@ -442,62 +408,7 @@ def test_ranks_together_have_all_batches(ds, kind, world_size, mode):
         assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ((8, "independent"), (6, "independent")),
-        ((3, "split"), (8, "split")),
-        ((1, "split"), (5, "independent")),
-        ((3, "independent"), (2, "split")),
-    ],
-)
-def test_resume_with_other_ranks(ds, kind, before, after):
-    for steps in (1, 3, 22):
-        first = make_ranks(ds, kind, *before)
-        drawn = run_steps(first, steps)
-        second = make_ranks(ds, kind, *after)
-        for loader in second:
-            loader.load_state_dict(first[0].state_dict())  # rank 0 has a batch in each step
-        for _ in range(2):
-            drawn += run_steps(second, 1000)
-        assert drawn == list(itertools.islice(expected_ids(ds, kind), len(drawn)))
-
-
-@pytest.mark.parametrize("kind", ["keep", "keep short", "drop"])
-@pytest.mark.parametrize("world_size", [3, 30])
-def test_state_after_the_last_batch_is_the_next_epoch(ds, kind, world_size):
-    plan = KINDS[kind](ds).plan
-    steps = -(-plan.batches_per_epoch // world_size)
-    for loader in make_ranks(ds, kind, world_size, "independent"):
-        list(loader)
-        assert (loader.step, loader.epoch) == (steps, 1)
-        end = loader.state_dict()
-        loader.seek(0)
-        iterator = iter(loader)
-        for _ in range(len(loader)):
-            next(iterator)
-        if len(loader) == steps:  # otherwise this rank has no batch in the last step
-            assert (loader.step, loader.epoch, loader.state_dict()) == (steps, 1, end)
-            iterator.close()
-            x, _ = next(iter(loader))
-            following = plan.batches_per_epoch + loader.plan.rank
-            assert numbers_of(x) == plan.batch(following).tolist()
-
-
 # Random access.
-
-
-def test_batch_by_step(ds):
-    loader = ds.batches(4, 2, seed=3)
-    batches = list(loader.take(5))
-    loader.seek(2)
-    assert all(same(loader.batch(step), batch) for step, batch in enumerate(batches))
-    assert loader.step == 2
-    copy = loader.copy()
-    copy.seek(0)
-    assert same(next(iter(copy)), batches[0])
-    assert loader.step == 2
 
 
 def test_rank_without_a_batch_in_a_step(ds):

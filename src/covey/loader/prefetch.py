@@ -163,34 +163,9 @@ def start_producer(
         ids = [builder.draw(step)[0] for step in range(min(steps, _STEPS_OPENED_FIRST))]
         source = format.native_source(np.concatenate(ids))
         if source is not None:
-            prefetch, parts = _native_limits(source, len(ids[0]), options, steps)
-            return NativeProducer(
-                builder,
-                format,
-                source,
-                steps=steps,
-                threads=min(options.thread_count, steps),
-                prefetch=prefetch,
-                parts=parts,
-                reuse_buffers=options.reuse_buffers,
-                allocate=allocate or allocate_aligned,
-            )
+            rows, allocate = len(ids[0]), allocate or allocate_aligned
+            return NativeProducer(builder, format, source, steps, rows, options, allocate)
     return ThreadedProducer(builder, steps, options)
-
-
-def _native_limits(
-    source: NativeSource, rows: int, options: LoadOptions, steps: int
-) -> tuple[int, int]:
-    """Return the number of prefetched batches of `rows` rows, and of parts of a batch."""
-    threads = min(options.thread_count, steps)
-    # A small batch is built by one thread, a batch of images by all of them.
-    parts = min(rows // _MIN_PART_IMAGES, 2 * threads) if source.images else 1
-    prefetch = options.prefetch
-    if prefetch is None:
-        fitting = _MAX_PREFETCHED_BYTES // max(1, source.row_bytes * rows)
-        needed = _MIN_PREFETCHED_BATCHES if parts > 1 else options.thread_count + 1
-        prefetch = max(needed, min(_MAX_PREFETCHED_BATCHES, fitting))
-    return min(steps, prefetch), max(1, parts)
 
 
 @atexit.register
@@ -221,14 +196,19 @@ class NativeProducer:
         builder: BatchBuilder,
         format: BatchFormat,
         source: NativeSource,
-        *,
         steps: int,
-        threads: int,
-        prefetch: int,
-        parts: int,
-        reuse_buffers: bool,
+        rows: int,
+        options: LoadOptions,
         allocate: Allocate,
     ) -> None:
+        threads = min(options.thread_count, steps)
+        # A small batch is built by one thread, a batch of images by all of them.
+        parts = min(rows // _MIN_PART_IMAGES, 2 * threads) if source.images else 1
+        prefetch = options.prefetch
+        if prefetch is None:
+            fitting = _MAX_PREFETCHED_BYTES // max(1, source.row_bytes * rows)
+            needed = _MIN_PREFETCHED_BATCHES if parts > 1 else options.thread_count + 1
+            prefetch = max(needed, min(_MAX_PREFETCHED_BATCHES, fitting))
         self._builder = builder
         self._format = format
         self._source = source
@@ -248,12 +228,12 @@ class NativeProducer:
             record_ids=source.numbers,
             class_ids=source.class_ids,
             threads=threads,
-            depth=prefetch,
+            depth=min(steps, prefetch),
             allocate=partial(_allocate, allocate, source.outputs),
-            reuse_buffers=reuse_buffers,
+            reuse_buffers=options.reuse_buffers,
             images=[(column, image.spec, source.views[column]) for column, image in source.images],
             seed=builder.plan.seed,
-            parts=parts,
+            parts=max(1, parts),
         )
         _RUNNING.add(self)
 
