@@ -33,7 +33,7 @@ from opened import opened, put_numbers
 from written import write
 
 import covey
-from covey.errors import ClosedError, DatasetError, PlanError
+from covey.errors import DatasetError, PlanError
 from covey.plan import BalancedPlan
 
 KINDS = [kind for kind in (*NATIVE, *OTHERS) if kind != "remote"]  # it needs fsspec
@@ -323,25 +323,6 @@ def test_number_of_buffers_is_bounded(ds, threads, prefetch):
 # Iterators.
 
 
-@pytest.mark.parametrize("kind", ["numbers", "read"])
-def test_loader_has_one_iterator(made, kind):
-    loader = made(kind).batches(4, 2)
-    first = loader.take(10)
-    next(first)
-    second = iter(loader)
-    with pytest.raises(ClosedError):
-        next(first)
-    x, _ = next(second)
-    assert numbers_of(x) == loader.plan.batch(1).tolist()
-    with pytest.raises(ClosedError):
-        list(zip(loader, loader, strict=False))
-    loader.close()
-    with pytest.raises(ClosedError):
-        next(second)
-    loader.close()
-    assert next(loader.take(1))
-
-
 @pytest.mark.parametrize("kind", ["numbers", "gzip"])
 def test_threads_of_an_abandoned_iteration_end(made, kind):
     loader, before = made(kind).batches(4, 2, threads=3), native_threads()
@@ -404,13 +385,6 @@ def test_rank_of_a_worker_of_ray_train(ds, monkeypatch):
     assert whole.plan.world_size == 1
 
 
-@pytest.mark.parametrize("options", [{"rank": 0, "world_size": 1}, {"rank": 0}, {"world_size": 1}])
-def test_given_ranks_are_not_those_of_ray_train(ds, monkeypatch, options):
-    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 3))
-    plan = ds.batches(6, 2, **options).plan
-    assert (plan.rank, plan.world_size) == (0, 1)
-
-
 @pytest.mark.parametrize(
     "module",
     [
@@ -425,3 +399,10 @@ def test_processes_that_are_not_workers_of_ray_train(ds, monkeypatch, module):
     monkeypatch.setitem(sys.modules, "ray.train", module)
     plan = ds.batches(6, 2).plan
     assert (plan.rank, plan.world_size) == (0, 1)
+
+
+def test_given_ranks_are_not_those_of_ray_train(ds, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 3))
+    for options in ({"rank": 0, "world_size": 1}, {"rank": 0}, {"world_size": 1}):
+        plan = ds.batches(6, 2, **options).plan
+        assert (plan.rank, plan.world_size) == (0, 1)

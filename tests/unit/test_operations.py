@@ -2,13 +2,16 @@
 
 import copy
 import gc
+import itertools
 import pickle
-from itertools import islice
+from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opened import numbers, opened, put
-from written import fresh_process, write
+from written import write
 
 import covey
 from covey import ClassLabel, Features, Tensor
@@ -138,23 +141,6 @@ def test_contiguous_labels_of_other_integers(tmp_path, dtype):
         assert x["label"].tolist() == y.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("label", ["bird", "@file", lambda each: each["bird"].decode()])
-def test_contiguous_strings(tmp_path, label):
-    features = {"x": "int64", "bird": "str"}
-    birds = ["wren", "jay", "owl", "tern"]
-    for number, bird in enumerate(birds):
-        examples = [{"x": 10 * number + n, "bird": bird} for n in range(6)]
-        put(tmp_path / "data" / f"{bird}.tfrecord", examples, features)
-    with opened(tmp_path / "data", label=label) as stored:
-        assert list(stored.classes) == ["jay", "owl", "tern", "wren"]
-    some = [tmp_path / "data" / f"{bird}.tfrecord" for bird in ("wren", "owl")]
-    with opened(some, label=label, labels="contiguous") as ds, opened(some, label=label) as stored:
-        assert dict(ds.class_names) == {0: "owl", 1: "wren"}
-        check_same_examples(ds.select(range(len(ds))), stored, select="x")
-        for example, y in zip(ds, ds.labels, strict=True):
-            assert ds.class_names[y] == example["bird"].decode()
-
-
 def test_contiguous_labels_of_a_slice_of_sorted_data(tmp_path):
     write(sparse_examples(), tmp_path / "data", label="label", sort_by_class=True)
     # The other classes of the split have no number.
@@ -163,29 +149,6 @@ def test_contiguous_labels_of_a_slice_of_sorted_data(tmp_path):
         assert ds.labels.tolist() == [0] * 10 + [1] * 10
         x, y = next(iter(ds.batches(2, 2)))
         assert len(x) == len(y) == 4
-
-
-def test_selections_keep_contiguous_labels(tmp_path):
-    write(sparse_examples(), tmp_path / "data", label="label")
-    with opened(tmp_path / "data", labels="contiguous") as ds:
-        part = ds.where(label=["7", 3])
-        assert part.classes.labels.tolist() == [1, 3]
-        assert ds.class_names[part.labels] == part.class_names[part.labels]
-        assert len(part.class_names) == 4
-        for each in (pickle.loads(pickle.dumps(part)), copy.copy(part)):
-            assert each.labels.tolist() == part.labels.tolist()
-            assert numbers(each) == numbers(part)
-        first, second = ds.split_classes(first=2, labels="contiguous")
-        assert first.classes.labels.tolist() == second.classes.labels.tolist() == [0, 1]
-        assert sorted([*first.classes, *second.classes]) == sorted(ds.classes)
-        for each in (first, second):
-            assert each.class_names[each.labels] == list(map(str, ids(each)))
-
-
-def ids(ds):
-    """Return the stored class id of each example."""
-    schema = Features({"x": "int64", "label": "int64"})
-    return [schema.decode(record)["label"] for record in ds.raw]
 
 
 def test_default_class_of_contiguous_labels(tmp_path):
@@ -208,20 +171,6 @@ def test_contiguous_labels_need_a_label(tmp_path):
         opened(tmp_path / "data", labels="contiguous")
 
 
-def test_batches_of_contiguous_labels_in_another_process(tmp_path):
-    write(sparse_examples(), tmp_path / "data", label="label")
-    with opened(tmp_path / "data", labels="contiguous") as ds:
-        loader = ds.batches(2, 2, select="x", seed=4)
-        pickled = pickle.dumps(loader)
-        with fresh_process() as call:
-            assert call(_three_batches, pickled) == _three_batches(pickled)
-        assert len(list(loader)) > 3
-
-
-def _three_batches(pickled):
-    return [(x.tolist(), y.tolist()) for x, y in islice(pickle.loads(pickled), 3)]
-
-
 def test_class_ids_of_an_index_are_not_trusted():
     old, new = np.array([3, 7]), np.array([0, 1])
     assert renumber(np.array([7, 3, 7]), old, new).tolist() == [1, 0, 1]
@@ -230,6 +179,120 @@ def test_class_ids_of_an_index_are_not_trusted():
             renumber(np.array([7, wrong]), old, new)
     with pytest.raises(FormatError):
         renumber(np.array([0]), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+# Any sequence of operations.
+
+BIRDS = {
+    "names": [("wren", "owl"), ("tern", "owl", "gull"), ("owl", "wren", "auk")],
+    "strings": [("wren", "owl"), ("tern", "owl", "gull"), ("auk",)],
+    "ids": [(-3, 7), (10**9, 7, 2**62), (0, 1)],
+}
+COMPRESSIONS = [None, "GZIP", None]
+
+
+@pytest.fixture(scope="module", params=BIRDS)
+def sources(tmp_path_factory, request):
+    """Return three datasets, opened with their own and with contiguous class ids, and their model:
+    number and class name of each example."""
+    directory, found = tmp_path_factory.mktemp("operations"), []
+    for number, classes in enumerate(BIRDS[request.param]):
+        path = directory / str(number)
+        many = [{"x": 100 * number + n, "bird": classes[n % len(classes)]} for n in range(12)]
+        if request.param == "strings":
+            put(path / "a.tfrecord", many, {"x": "int64", "bird": "str"})
+        else:
+            compression = COMPRESSIONS[number]
+            write(many, path, label="bird", shards=2, shuffle=False, compression=compression)
+        both = [opened(path, label="bird", labels=labels) for labels in (None, "contiguous")]
+        found.append((both, [(each["x"], str(each["bird"])) for each in many]))
+    return found
+
+
+class Operation:
+    """Operations on a dataset and on its model."""
+
+    def __init__(self, sources, draw):
+        self.sources, self.draw = sources, draw
+
+    def any_source(self):
+        both, model = self.draw(st.sampled_from(self.sources))
+        return self.draw(st.sampled_from(both)), model
+
+    def select(self, ds, model):
+        ids = self.draw(st.lists(st.integers(-len(model), len(model) - 1), min_size=1, max_size=9))
+        return ds.select(ids), [model[each] for each in ids]
+
+    def where(self, ds, model):
+        names = self.draw(st.sets(st.sampled_from(sorted({name for _, name in model})), min_size=1))
+        return ds.where(label=sorted(names)), [each for each in model if each[1] in names]
+
+    def filter(self, ds, model):
+        kept = [each for each in model if each[0] % 3]
+        return ds.filter(lambda each: bool(each["x"] % 3), select="x"), kept
+
+    def add(self, ds, model):
+        both, more = self.draw(st.sampled_from(self.sources))
+        kind = type(ds.features["bird"])  # class ids have no names unless they are contiguous
+        same_kind = [each for each in both if type(each.features["bird"]) is kind]
+        return ds + self.draw(st.sampled_from(same_kind)), model + more
+
+    def add_itself(self, ds, model):
+        return ds.select([0]) + ds, [model[0], *model]
+
+    def split(self, ds, model):
+        classes = len(ds.classes)
+        if classes == 1:
+            return ds, model
+        labels = self.draw(st.sampled_from([None, "contiguous"]))
+        sizes = {"first": self.draw(st.integers(1, classes - 1))}
+        first, second = ds.split_classes(seed=self.draw(st.integers(0, 9)), labels=labels, **sizes)
+        assert len(first.classes) == sizes["first"]
+        assert sorted([*first.classes, *second.classes]) == sorted(ds.classes)
+        if labels is not None:
+            assert first.classes.labels.tolist() == list(range(len(first.classes)))
+        names = set(first.classes)
+        return first, [each for each in model if each[1] in names]
+
+    def pickle(self, ds, model):
+        return pickle.loads(pickle.dumps(ds)), model
+
+
+OPERATIONS = [name for name in vars(Operation) if name[0] != "_" and name != "any_source"]
+
+
+def check_dataset(ds, model):
+    """Compare a dataset with its model: number and class name of each example."""
+    found, name_of = ds[:], dict(model)
+    assert found["x"].tolist() == [number for number, _ in model]
+    assert ds.class_names[ds.labels] == [name for _, name in model]
+    counts = dict(zip(ds.classes, ds.classes.counts.tolist(), strict=True))
+    assert counts == Counter(name for _, name in model)
+    schema = Features({"x": "int64"})
+    assert [schema.decode(each)["x"] for each in ds.raw] == found["x"].tolist()
+    if isinstance(ds.features["bird"], ClassLabel) or ds.features["bird"].dtype == "int64":
+        assert found["bird"].tolist() == ds.labels.tolist() == ds.columns("bird")["bird"].tolist()
+    else:
+        assert [each.decode() for each in found["bird"]] == ds.class_names[ds.labels]
+    for threads in (0, 2):
+        loaders = (ds.batches(len(counts), 2, threads=threads), ds.sequential(5, threads=threads))
+        for loader in loaders:
+            for x, y in itertools.islice(loader, 3):
+                assert ds.class_names[y] == [name_of[number] for number in x.tolist()]
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore::covey.errors.SmallClassesWarning")
+def test_any_sequence_of_operations(sources, data):
+    operation = Operation(sources, data.draw)
+    ds, model = operation.any_source()
+    for name in data.draw(st.lists(st.sampled_from(OPERATIONS), max_size=4)):
+        ds, model = getattr(operation, name)(ds, model)
+        if not model:
+            break
+    if model:
+        check_dataset(ds, model)
 
 
 # Filters.
@@ -300,69 +363,25 @@ def make(path, first, names, *, kind="ClassLabel", **options):
     return opened(path, label="bird", **options)
 
 
-@pytest.mark.parametrize("kind", ["ClassLabel", "str"])
-@pytest.mark.parametrize("threads", [0, 2])
-def test_sums(tmp_path, kind, threads):
-    first = make(tmp_path / "a", 0, ("wren", "owl"), kind=kind)
-    second = make(tmp_path / "b", 100, ("tern", "owl", "gull"), kind=kind)
-    names = {n: ("wren", "owl")[n % 2] for n in range(20)}
-    names |= {100 + n: ("tern", "owl", "gull")[n % 3] for n in range(30)}
+def test_a_sum_has_its_own_files_and_the_ids_of_the_first(tmp_path):
+    first = make(tmp_path / "a", 0, ("wren", "owl"))
+    second = make(tmp_path / "b", 100, ("tern", "owl", "gull"))
     both = first + second
-    assert numbers(both) == list(names)
-    assert list(both.classes) == ["owl", "wren", "gull", "tern"]
-    assert both.classes.counts.tolist() == [20, 10, 10, 10]
-    assert both.class_names[both.labels] == list(names.values())
+    assert list(both.class_names.values()) == ["owl", "wren", "gull", "tern"]
     assert both.labels[:20].tolist() == first.labels.tolist()
-    options = {"threads": threads}
-    for loader in (both.batches(4, 3, **options), both.shuffled(7, **options)):
-        for x, y in loader:
-            assert [names[n] for n in x.tolist()] == both.class_names[y]
-    assert both[[3, -1]]["x"].tolist() == [3, 129]
     assert both.raw[25] == second.raw[5]
-    three = second + first + second.where(label="gull")
-    assert three.class_names[three.labels] == [names[n] for n in numbers(three)]
-    assert list(three.classes) == ["gull", "owl", "tern", "wren"]
-    some = pickle.loads(pickle.dumps(three)).where(label=["gull", "wren"])
-    assert {names[n] for n in numbers(some)} == {"gull", "wren"}
     first.close()
     second.close()
-    assert numbers(both) == list(names)  # a sum has its own files
+    assert numbers(both) == [*range(20), *range(100, 130)]
     both.close()
 
 
-def test_sum_of_selections_of_one_dataset(birds):
-    owls, wrens = birds.where(label="owl"), birds.where(label="wren")
-    both = owls + wrens
-    assert numbers(both) == numbers(owls) + numbers(wrens)
-    assert both.labels.tolist() == [*owls.labels, *wrens.labels]
-    assert numbers(birds + birds) == [*range(30), *range(30)]
-
-
-def test_sum_with_more_names_is_not_renumbered(tmp_path):
+def test_sum_with_more_names_has_the_ids_of_the_indexes(tmp_path):
     first = make(tmp_path / "a", 0, ("a", "b"))
     second = make(tmp_path / "b", 100, ("a", "b", "c"))
     for both in (first + second, second + first):
         assert dict(both.class_names) == {0: "a", 1: "b", 2: "c"}
         assert both._labels is None
-
-
-def test_sum_of_class_ids_without_names(tmp_path):
-    for name, pair in (("a", (5, 10**9)), ("b", (10**9, 7))):
-        write([{"x": n, "label": pair[n % 2]} for n in range(8)], tmp_path / name, label="label")
-    with opened(tmp_path / "a") as first, opened(tmp_path / "b") as second:
-        both = first + second
-        assert dict(zip(both.classes, both.classes.counts.tolist(), strict=True)) == {
-            "5": 4,
-            "7": 4,
-            str(10**9): 8,
-        }
-    with (
-        opened(tmp_path / "a", labels="contiguous") as first,
-        opened(tmp_path / "b", labels="contiguous") as second,
-    ):
-        both = first + second
-        assert dict(both.class_names) == {0: "5", 1: str(10**9), 2: "7"}
-        assert both.class_names[both.labels] == list(map(str, ids(both)))
 
 
 def test_sum_with_unknown_classes(tmp_path):
@@ -387,18 +406,6 @@ def test_sum_without_classes(tmp_path):
     with opened(tmp_path / "a") as first, opened(tmp_path / "b") as second:
         assert numbers(first + second) == [0.0, 1.0, 2.0] * 2
         assert next(iter((first + second).sequential(6))).shape == (6,)
-
-
-def test_sum_of_different_compressions(tmp_path):
-    a = [{"x": n, "bird": ("owl", "wren")[n % 2]} for n in range(8)]
-    write(a, tmp_path / "a", label="bird", compression="GZIP", shuffle=False)
-    second = make(tmp_path / "b", 100, ("tern", "owl"))
-    with opened(tmp_path / "a") as first, second:
-        both = first + second
-        assert numbers(both) == [*range(8), *range(100, 120)]
-        for x, y in both.batches(3, 2):
-            names = [("owl", "wren")[n % 2] if n < 100 else ("tern", "owl")[n % 2] for n in x]
-            assert both.class_names[y] == names
 
 
 def test_datasets_that_cannot_be_added(tmp_path, birds):
