@@ -236,19 +236,9 @@ def test_invalid_results_of_batch_transform(ds, threads):
 
 
 def test_hooks_of_other_arguments(ds, tmp_path):
-    for option, options in (
-        ("transform", {"transform": lambda x, y: x}),
-        ("transform", {"transform": lambda: 0}),
-        ("transform", {"transform": lambda example, *, other: example}),
-        ("batch_transform", {"batch_transform": lambda batch: batch}),
-        ("batch_transform", {"batch_transform": lambda x, y: (x, y), "as_dict": True}),
-    ):
-        with pytest.raises(FeatureError) as caught:
-            ds.batches(3, 2, **options)
-        assert caught.value.option == option
-        assert isinstance(caught.value.__cause__, TypeError)
     with pytest.raises(FeatureError) as caught:
         ds.batches(3, 2, transform=lambda x, y: x)
+    assert isinstance(caught.value.__cause__, TypeError)
     assert str(caught.value) == (
         "transform is 'a function of (x, y)'; must be a function of one argument, a dict of 'x', "
         "'label'"
