@@ -55,6 +55,39 @@ def test_take(ds):
 # States.
 
 
+# States of released formats: what was saved, and the examples that follow.
+GOLDEN = [
+    (
+        lambda ds: ds.batches(4, 2, seed=5),
+        {"format": 1, "batch": 6, "plan": {"kind": "balanced", "seed": 5, "classes_per_batch": 4,
+         "examples_per_class": 2, "classes": 12, "examples": 180, "sum": 2414995236},
+         "weights": [[3, "eJxjYGBmAIHSiwx46RIyaQCYHQ3/"]]},
+        [162, 94, 102, 44, 133, 80, 112, 101],
+    ),
+    (
+        lambda ds: ds.shuffled(33, seed=5),
+        {"format": 1, "batch": 9, "plan": {"kind": "shuffled", "seed": 5, "records": 180,
+         "batch_size": 33, "remainder": "keep"}},
+        [5, 42, 10, 124, 9, 141],
+    ),
+    (
+        lambda ds: ds.sequential(33),
+        {"format": 1, "batch": 9, "plan": {"kind": "sequential", "seed": 0, "records": 180,
+         "batch_size": 33, "remainder": "keep"}},
+        [99, 100, 101, 102, 103, 104],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "saved", "expected"), GOLDEN)
+def test_golden_states(ds, make, saved, expected):
+    loader = make(ds)
+    loader.load_state_dict(saved)
+    assert loader.state_dict() == saved
+    x, _ = next(iter(loader))
+    assert numbers_of(x)[: len(expected)] == expected
+
+
 def test_state_with_class_weights_is_small():
     plan, random = BalancedPlan(class_table([20] * 1000), 32, 4), np.random.default_rng(0)
     for batch in range(1, 11):
