@@ -4,6 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loaded import COUNT, LABELS, same
 from opened import opened
 from written import write
@@ -11,6 +13,7 @@ from written import write
 from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import RaggedArray, StringArray
 from covey.errors import FeatureError
+from covey.schema.codec import flat_items
 
 FEATURES = {
     "tokens": Tensor("int64", (None,)),
@@ -67,40 +70,55 @@ def plain(array):
     return array.tolist() if isinstance(array, StringArray) or array.dtype == object else array
 
 
-def check(ds, ids, x, values, length=None):
-    examples = [ds[int(number)] for number in ids]
-    for name, value in values.items():
+NAMES = [*PADDED, "nested/ids"]
+
+
+@settings(max_examples=60)
+@given(
+    names=st.sets(st.sampled_from([*NAMES, "size"]), min_size=1),
+    value=st.sampled_from([True, 0, 1, PADDED]),
+    length=st.sampled_from([None, 1, 3, 6, 20]),
+    pad_lengths=st.booleans(),
+    as_dict=st.booleans(),
+    has_transform=st.booleans(),
+    threads=st.integers(0, 2),
+    rank=st.integers(0, 1),
+    step=st.integers(0, 9),
+)
+def test_any_options(sentences, names, value, length, pad_lengths, as_dict, has_transform, threads,
+                     rank, step):  # fmt: skip
+    ragged = sorted(names - {"size"})
+    values = dict.fromkeys(ragged, 0 if value is True else value)
+    if value is PADDED:
+        values = {name: PADDED.get(name, -7) for name in ragged}
+    values |= {"words": ""} if "words" in ragged else {}
+    if not ragged:
+        return
+    options = {
+        "select": sorted(names),
+        "pad": values if value is PADDED or has_transform else value,
+        "pad_length": length if length is None or threads else dict.fromkeys(ragged, length),
+        "truncate": length is not None,
+        "pad_lengths": pad_lengths,
+        "transform": dict if has_transform else None,
+    }
+    loader = sentences.batches(4, 2, seed=3, rank=rank, world_size=2, threads=threads,
+                               as_dict=as_dict, **options)  # fmt: skip
+    loader.seek(step)
+    batch, ids = next(loader.take(1)), loader.plan.batch(step)
+    x = batch if as_dict else batch[0]
+    flat = dict(flat_items(x))
+    lengths = [f"{name}_length" for name in ragged] if pad_lengths else []
+    labels = ["label"] if as_dict else []
+    assert {"/".join(path) for path in flat} == {*names, *lengths, *labels}
+    examples = [sentences[int(number)] for number in ids]
+    for name in ragged:
+        path = tuple(name.split("/"))
         rows = [Features(FEATURES).find(each, name) for each in examples]
-        expected, lengths = padded(rows, value, length)
-        *parents, last = name.split("/")
-        found = x
-        for parent in parents:
-            found = found[parent]
-        assert same(plain(found[last]), plain(expected))
-        assert same(found[f"{last}_length"], lengths)
-
-
-@pytest.mark.parametrize("threads", [0, 3])
-@pytest.mark.parametrize("value", [0, True])
-def test_all_ragged_features(sentences, threads, value):
-    loader = sentences.batches(5, 3, seed=2, pad=value, threads=threads)
-    zeros = {**dict.fromkeys([*PADDED, "nested/ids"], 0), "words": ""}
-    for step, (x, _) in enumerate(loader.take(12)):
-        ids = loader.plan.batch(step)
-        lengths = [f"{name}_length" for name in PADDED]
-        assert list(x) == [*PADDED, "nested", "size", *lengths]
-        assert list(x["nested"]) == ["ids", "ids_length"]
-        check(sentences, ids, x, zeros)
-        assert x["size"].tolist() == x["tokens_length"].tolist()
-
-
-def test_values_by_feature(sentences):
-    loader = sentences.batches(5, 3, pad={**PADDED, "nested/ids": -7}, select="all")
-    for step, (x, _) in enumerate(loader.take(5)):
-        check(sentences, loader.plan.batch(step), x, {**PADDED, "nested/ids": -7})
-    x, _ = next(sentences.batches(5, 3, pad={"tokens": 5}).take(1))
-    assert isinstance(x["frames"], RaggedArray)
-    assert "frames_length" not in x
+        expected, expected_lengths = padded(rows, values[name], length)
+        assert same(plain(flat[path]), plain(expected))
+        if pad_lengths:
+            assert same(flat[(*path[:-1], f"{path[-1]}_length")], expected_lengths)
 
 
 @pytest.mark.parametrize("name", ["tokens", "words", "frames"])
@@ -108,33 +126,12 @@ def test_selected_feature(sentences, name):
     loader = sentences.batches(5, 3, pad=True, select=name)
     x, _ = loader.batch(4)
     assert list(x) == [name, f"{name}_length"]
-    check(sentences, loader.plan.batch(4), x, {name: "" if name == "words" else 0})
     both = sentences.batches(5, 3, pad=True, select=name, as_dict=True).batch(4)
     assert list(both) == [name, f"{name}_length", "label"]
-
-
-def test_without_lengths(sentences):
-    names = ["tokens", "frames"]
-    for select in (*names, names):
-        options = {"seed": 3, "select": select, "pad": 0}
-        for step in range(3):
-            x, _ = sentences.batches(5, 3, **options, pad_lengths=False).batch(step)
-            expected, _ = sentences.batches(5, 3, **options).batch(step)
-            if select == names:
-                assert list(x) == names
-            for name in [select] if isinstance(select, str) else names:
-                found = x if isinstance(select, str) else x[name]
-                assert np.array_equal(found, expected[name])
-    batch = sentences.batches(5, 3, **options, pad_lengths=False, as_dict=True).batch(0)
-    assert list(batch) == [*names, "label"]
-
-    def tokenize(example):
-        return example["tokens"][:2]
-
-    x, _ = sentences.batches(
-        5, 3, select="tokens", transform=tokenize, pad={"tokens": 0}, pad_lengths=False
-    ).batch(0)
-    assert isinstance(x, np.ndarray)
+    for transform in (None, lambda example: example[name]):
+        options = {"pad": {name: "" if name == "words" else 0}, "transform": transform}
+        alone, _ = sentences.batches(5, 3, select=name, pad_lengths=False, **options).batch(4)
+        assert same(plain(alone), plain(x[name]))
 
 
 def test_a_feature_with_the_name_of_the_lengths(tmp_path):
@@ -146,21 +143,6 @@ def test_a_feature_with_the_name_of_the_lengths(tmp_path):
         assert "pad_lengths=False" in caught.value.remedy
         x, _ = ds.sequential(4, pad=0, select="all", pad_lengths=False).batch(0)
         assert sorted(x["x_length"].tolist()) == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("length", [1, 3, 6, 20])
-def test_fixed_length(sentences, length):
-    values = {"tokens": 0, "words": "", "frames": 0, "nested/ids": 0}
-    loader = sentences.sequential(30, pad=values, pad_length=length, truncate=True)
-    for step, (x, _) in enumerate(loader):
-        check(sentences, loader.plan.batch(step), x, values, length)
-
-
-def test_lengths_by_feature(sentences):
-    options = {"pad": {"tokens": 0, "frames": 0}, "select": ["tokens", "frames"]}
-    x, _ = sentences.sequential(COUNT, pad_length={"tokens": 9}, **options).batch(0)
-    assert x["tokens"].shape == (COUNT, 9)
-    assert x["frames"].shape == (COUNT, x["frames_length"].max(), 2)
 
 
 def test_rows_that_are_too_long(sentences):
