@@ -49,7 +49,16 @@ def test_take(ds):
     for steps in (sys.maxsize, 10**30):
         iterator = ds.batches(4, 2, threads=2).take(steps)
         assert numbers_of(next(iterator)[0]) == BalancedPlan(LABELS, 4, 2).batch(0).tolist()
-    assert len(list(ds.shuffled(50, remainder="fill").take(9))) == 9
+    for size, remainder in ((50, "fill"), (50, "drop"), (45, "keep")):
+        for make in (ds.shuffled, ds.sequential):
+            loader = make(size, remainder=remainder)
+            found = [numbers_of(x) for x, _ in loader.take(9)]
+            assert found == loader.plan.batches(0, 9).tolist()
+            assert loader.step == 9
+    independent = {"rank": 0, "world_size": 2, "mode": "independent"}
+    for options in ({}, {"remainder": "drop", **independent}):
+        with pytest.raises(PlanError, match="remainder='fill'"):
+            ds.shuffled(50, **options).take(3)
 
 
 # States.

@@ -177,7 +177,7 @@ class Loader(ForkAware):
         """Iterate over the next `steps` batches, across the ends of epochs."""
         if not self._plan.is_endless:
             raise PlanError(
-                "the last batch of an epoch is incomplete",
+                "the last step of an epoch is incomplete",
                 remedy="iterate over the loader, or pass remainder='fill'",
             )
         return self._start(check_int("steps", steps, 0), None)

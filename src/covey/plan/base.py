@@ -64,9 +64,6 @@ class Plan(ABC):
     mode: Mode = "split"
     """How ranks share the batches."""
 
-    is_endless = True
-    """Whether batches continue across the end of an epoch; otherwise the last one may be short."""
-
     seed: int
     """Seed of all random choices."""
 
@@ -91,6 +88,11 @@ class Plan(ABC):
         """Number of batches per epoch, of all ranks together."""
 
     # Steps, batches and epochs.
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether all steps are complete, so that steps continue across the end of an epoch."""
+        return True
 
     @property
     def steps_per_epoch(self) -> int:

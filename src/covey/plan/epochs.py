@@ -29,12 +29,19 @@ class _EpochPlan(Plan):
             reason="with remainder='drop' an epoch would have no batch",
         )
         self.remainder: Remainder = remainder
-        self.is_endless = remainder == "fill"
         super().__init__(self.batch_size)
 
     def _make(self) -> _core.Plan:
         rest = REMAINDERS.index(self.remainder)
         return _core.epoch_plan(self.seed, self.records, self.batch_size, rest, self._shuffled)
+
+    @property
+    def is_endless(self) -> bool:
+        if self.remainder == "fill":
+            return True
+        is_short = self.remainder == "keep" and self.records % self.batch_size > 0
+        # Several batches per step: an epoch may end with an incomplete step.
+        return not is_short and self.batches_per_step == 1
 
     @property
     def batches_per_epoch(self) -> int:
