@@ -19,7 +19,7 @@ from opened import opened, put
 from written import write
 
 from covey import Image, Sparse, Tensor
-from covey.adapters.tensorflow import group_size, tensor, to_tf
+from covey.adapters.tensorflow import group_size, tensor
 from covey.errors import FeatureError, ImageSizeError
 from covey.schema import RaggedArray, SparseArray, StringArray
 
@@ -192,7 +192,7 @@ def test_length_of_the_last_batch(dataset, remainder, rows, epoch):
 
 def test_ranks_are_not_sharded_again(dataset):
     loader = dataset.shuffled(7, rank=1, world_size=2, remainder="drop")
-    batches = loader.to_tf()
+    batches = loader.copy().to_tf()
     assert batches.element_spec[1] == tf.TensorSpec([len(loader.batch(0)[1])], tf.int64)
     assert steps(batches) == [numbers_of(x) for x, _ in loader]
     off = tf.data.experimental.AutoShardPolicy.OFF
@@ -244,26 +244,21 @@ def test_hooks_change_the_type_of_batches(dataset):
     assert found == np.arange(0, 2 * COUNT, 2).reshape(-1, 30).tolist()
 
 
-def test_dimensions_that_hooks_change(dataset):
-    def grow(x, y):
-        return x[:, :, : 3 - int(x[0, 0, 0]) // 70], y
-
-    batches = dataset.sequential(50, batch_transform=grow).to_tf()
-    assert batches.element_spec[0] == tf.TensorSpec([None, 2, None], tf.float32)
-    assert [x.shape[2] for x, _ in batches] == [3, 3, 2, 1]
-
-
 def widen_in_the_middle(x, y):
     return (np.zeros((len(y), 9 if x[0, 0, 0] == 60 else 5)), y)
 
 
 def test_a_batch_of_another_shape(dataset):
+    """Hooks are called once to find the type of batches, for the next batch of the loader."""
     loader = dataset.sequential(60, batch_transform=widen_in_the_middle)
     remedy = r"float64 \(60, 9\).*others have.*\(60, 5\).*element_spec="
     with pytest.raises(tf.errors.InvalidArgumentError, match=remedy):
         list(loader.to_tf())
+    loader.seek(1)
+    assert loader.to_tf().element_spec[0] == tf.TensorSpec([60, 9], tf.float64)
+    loader.seek(0)
     spec = (tf.TensorSpec([60, None], tf.float64), tf.TensorSpec([60], tf.int64))
-    assert [x.shape[1] for x, _ in to_tf(loader, element_spec=spec)] == [5, 9, 5]
+    assert [x.shape[1] for x, _ in loader.to_tf(element_spec=spec)] == [5, 9, 5]
 
 
 def test_a_batch_of_another_structure(dataset):
@@ -272,12 +267,18 @@ def test_a_batch_of_another_structure(dataset):
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="structure of a batch differs"):
         list(dataset.sequential(60, batch_transform=odd).to_tf())
-    with pytest.raises(FeatureError, match="of the steps 0 and 1 have different types"):
-        dataset.sequential(120, batch_transform=odd_at_the_end).to_tf()
 
 
-def odd_at_the_end(x, y):
-    return (x, y.astype(np.float32) if len(y) < 120 else y)
+def test_types_are_found_without_reading_batches(made):
+    """Hooks see one batch, and only the rows of the loader's next batch."""
+    seen = []
+    loader = made("numbers").sequential(
+        70, batch_transform=lambda x, y: (seen.append(x), (x, y))[1]
+    )
+    loader.seek(1)
+    spec = loader.to_tf().element_spec
+    assert spec == (tf.TensorSpec([None, 2, 3], tf.float32), tf.TensorSpec([None], tf.int64))
+    assert [numbers_of(x) for x in seen] == [list(range(70, 140))]
 
 
 def test_values_without_a_tensor_type(dataset):
@@ -318,10 +319,26 @@ def test_an_error_of_a_hook_has_its_location(dataset):
 def test_repeat_take_and_prefetch(dataset):
     loader = dataset.shuffled(70, seed=2)
     expected = [numbers_of(loader.batch(step)[0]) for step in range(9)]
-    assert steps(loader.to_tf().repeat(3)) == expected
-    assert steps(loader.to_tf().repeat().prefetch(4), 7) == expected[:7]
+    assert steps(loader.copy().to_tf().repeat(3)) == expected
+    assert steps(loader.copy().to_tf().repeat().prefetch(4), 7) == expected[:7]
     short = loader.to_tf().take(2)
     assert [steps(short), steps(short)] == [expected[:2], expected[3:5]]
+    assert loader.epoch == 2
+
+
+def test_epoch_that_begins_within(dataset):
+    """Keras needs the number of batches, which TensorFlow checks."""
+    loader = dataset.shuffled(30, seed=2)
+    expected = [numbers_of(loader.batch(step)[0]) for step in range(12)]
+    moved = loader.to_tf()
+    loader.seek(4)
+    batches = loader.to_tf()
+    assert steps(batches.repeat(2)) == expected[4:]
+    assert (int(batches.cardinality()), int(moved.cardinality())) == (-2, 6)
+    loader.seek(4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"moved to step 4.*call to_tf again"):
+        list(moved)
+    assert steps(moved) == expected[6:]
 
 
 def test_concurrent_iterators(dataset):
@@ -334,13 +351,14 @@ def test_concurrent_iterators(dataset):
     assert [numbers_of(b[0]) for _, b in pairs] == [
         numbers_of(loader.batch(s)[0]) for s in range(4, 8)
     ]
+    assert loader.epoch == 2
 
 
 def test_prefetching_ends_with_the_last_reference_to_the_dataset(tmp_path):
     make(tmp_path / "data", "numbers").close()
     opened_dataset = opened(tmp_path / "data")
     batches = opened_dataset.batches(4, 3).to_tf()
-    known, reader = weakref.ref(opened_dataset), weakref.ref(batches._covey_reader)
+    known, reader = weakref.ref(opened_dataset), weakref.ref(batches._covey_steps)
     iterator = iter(batches.repeat().prefetch(2))
     next(iterator)
     del batches, opened_dataset
@@ -377,7 +395,7 @@ def test_resume_from_checkpoint(made, tmp_path, kind, prefetch, stops):
     expected = [numbers_of(loader.batch(step)[0]) for step in range(14)]
 
     def batches():
-        repeated = loader.to_tf().repeat()
+        repeated = loader.copy().to_tf().repeat()
         return iter(repeated.prefetch(prefetch) if prefetch else repeated)
 
     iterator, other = batches(), batches()
@@ -414,9 +432,14 @@ def test_fit(dataset):
     model = Recorder()
     model.build((None, 2, 3))
     model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
-    loader = dataset.where(label=[0, 1, 2]).batches(3, 4, seed=1, steps_per_epoch=4)
-    model.fit(loader.to_tf(), epochs=3, verbose=0, shuffle=False, validation_data=loader.to_tf())
-    assert seen == [numbers_of(loader.batch(step)[0]) for step in range(12)]
+    loader, valid = (
+        dataset.where(label=[0, 1, 2]).batches(3, 4, seed=seed, steps_per_epoch=4)
+        for seed in (1, 2)
+    )
+    for _ in range(2):  # another dataset of the same loader continues
+        model.fit(loader.to_tf(), epochs=2, verbose=0, shuffle=False, validation_data=valid.to_tf())
+    assert seen == [numbers_of(loader.batch(step)[0]) for step in range(16)]
+    assert loader.epoch == valid.epoch == 4
 
 
 def numbered(number):

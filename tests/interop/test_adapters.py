@@ -27,13 +27,10 @@ class Epochs:
     """Epochs of the batches of an adapter, one per call."""
 
     def __init__(self, adapter, loader):
-        self._adapter, self._loader = adapter, loader
-        self._batches = None if adapter == "jax" else ADAPTERS[adapter](loader)
+        self._batches = ADAPTERS[adapter](loader)
 
     def __call__(self, count=None):
-        # An iterator of JAX is one epoch of its loader.
-        batches = self._loader.to_jax() if self._batches is None else self._batches
-        return [plain(batch) for batch in itertools.islice(batches, count)]
+        return [plain(batch) for batch in itertools.islice(self._batches, count)]
 
 
 def plain(value):
@@ -77,17 +74,44 @@ def test_epochs(ds, adapter, kind):
         assert epochs() == [plain(batch) for batch in loader]
 
 
-def test_position_of_the_loader(ds, adapter):
-    loader, other = load(ds), load(ds)
-    for each in (loader, other):
-        each.seek(STEPS + 3)
-    epochs = Epochs(adapter, loader)
-    for _ in range(2):
+# Positions, states and class weights. tf.data prefetches: the position is exact at the end of an
+# epoch, and a tf.train.Checkpoint saves it within one; see test_adapter_tensorflow.py.
+EXACT = [name for name in ADAPTERS if name != "tensorflow"]
+
+
+@pytest.mark.parametrize("kind", ["balanced", "shuffled"])
+def test_position_of_the_loader(ds, adapter, kind):
+    loader, other = (load(ds) if kind == "balanced" else ds.shuffled(29, seed=1) for _ in range(2))
+    for step in (STEPS + 3, None, None, 2, 4 * STEPS, None):
+        if step is not None:
+            for each in (loader, other):
+                each.seek(step)
+            epochs = Epochs(adapter, loader)
         assert epochs() == [plain(batch) for batch in other]
+        assert loader.state_dict() == other.state_dict()
+        assert loader.step == other.step
+    again = load(ds) if kind == "balanced" else ds.shuffled(29, seed=1)
+    again.load_state_dict(loader.state_dict())
+    following = [plain(batch) for batch in other]
+    assert Epochs(adapter, loader)() == following  # also of another object of the same loader
+    assert Epochs(adapter, again)() == following
 
 
-# TensorFlow saves the position in a tf.train.Checkpoint: see test_adapter_tensorflow.py.
-@pytest.mark.parametrize("adapter", [name for name in ADAPTERS if name != "tensorflow"])
+@pytest.mark.parametrize("adapter", EXACT)
+@pytest.mark.parametrize("options", [{}, {"rank": 1, "world_size": 3, "mode": "independent"}])
+def test_position_within_an_epoch(ds, adapter, options):
+    loader, again = ds.shuffled(19, seed=1, **options), ds.shuffled(19, seed=1, **options)
+    expected = [plain(batch) for batch in ds.shuffled(19, seed=1, **options)]
+    for step, batch in enumerate(ADAPTERS[adapter](loader), 1):
+        assert plain(batch) == expected[step - 1]
+        assert loader.step == step
+        again.load_state_dict(loader.state_dict())
+        if step < len(expected):
+            assert Epochs(adapter, again)() == expected[step:]
+    assert (loader.epoch, step) == (1, len(expected))
+
+
+@pytest.mark.parametrize("adapter", EXACT)
 @pytest.mark.parametrize("stop", [0, 3, STEPS])
 def test_resume_from_state(ds, adapter, stop):
     batches, again = ADAPTERS[adapter](load(ds)), ADAPTERS[adapter](load(ds))
@@ -96,6 +120,24 @@ def test_resume_from_state(ds, adapter, stop):
     if stop < STEPS:  # after the last batch, the state is that of the end of the epoch
         found += map(plain, again)
     assert found == [plain(batch) for batch in load(ds)]
+
+
+def test_class_weights(ds, adapter):
+    """They change with the next batch; with tf.data, with the next epoch."""
+
+    def run(batches, loader, changes):
+        for step, batch in enumerate(itertools.chain(batches, batches, batches)):
+            yield plain(batch)
+            if step in changes:
+                loader.set_class_weights(changes[step])
+
+    changes, loader, other = {2: {1: 9.0}, STEPS + 1: {1: 0.0, 3: 5.0}}, load(ds), load(ds)
+    found = list(run(ADAPTERS[adapter](loader), loader, changes))
+    if adapter not in EXACT:  # at the end of their epochs
+        changes = {STEPS - 1: changes[2], 2 * STEPS - 1: changes[STEPS + 1]}
+    expected = list(run(other, other, changes))
+    assert found == expected != list(run(load(ds), load(ds), {}))
+    assert loader.state_dict() == other.state_dict()
 
 
 @pytest.mark.parametrize("mode", ["split", "independent"])
@@ -162,17 +204,16 @@ def as_pair(example, step):
 
 def test_invalid_result_of_a_transform(ds, adapter):
     loader = load(ds, transform=as_pair)
-    if adapter == "tensorflow":  # the last batch determines the type, too
-        with pytest.raises(FeatureError) as caught:
-            loader.to_tf()
-        assert caught.value.step == STEPS - 1
-    else:
-        batches = iter(ADAPTERS[adapter](loader))
-        for _ in range(3):
+    batches = iter(ADAPTERS[adapter](loader))
+    for _ in range(3):
+        next(batches)
+    if adapter == "tensorflow":  # reports the message only
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"result of transform.*tuple of"):
             next(batches)
-        with pytest.raises(FeatureError) as caught:
-            next(batches)
-        assert caught.value.step == 3
+        return
+    with pytest.raises(FeatureError) as caught:
+        next(batches)
+    assert caught.value.step == 3
     assert (caught.value.option, caught.value.row) == ("result of transform", 0)
     assert caught.value.found.startswith("tuple of (float32 array of shape (2, 3), ")
 

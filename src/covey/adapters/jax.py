@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -13,7 +12,7 @@ import numpy as np
 
 from covey.adapters import convert
 from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, Layout
-from covey.errors import PlanError
+from covey.errors import ClosedError, PlanError
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
 from covey.loader.options import MAX_PREFETCH
@@ -77,10 +76,10 @@ def to_jax(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
 ) -> JaxBatches:
-    """Return an iterator over the batches of a loader up to the end of its epoch.
+    """Return an iterable over the batches of a loader; each ``for`` is an epoch.
 
-    The position of the loader counts the batches that were returned, not those that were
-    prefetched.
+    An iteration begins at the position of the loader, which counts the batches that were returned,
+    not those that were prefetched.
 
     With several processes, each loads its part, and an array consists of all parts; the batches are
     those of a single process::
@@ -136,7 +135,9 @@ def to_jax(
 
 
 class JaxBatches(Iterator[Any]):
-    """The batches of a loader up to the end of its epoch, as arrays of JAX.
+    """The batches of a loader as arrays of JAX; each iteration continues to the end of an epoch.
+
+    ``next`` continues the iteration that it began.
 
     Copies to a device are asynchronous. JAX makes them through pinned memory of its own, into which
     a loader cannot write.
@@ -149,69 +150,60 @@ class JaxBatches(Iterator[Any]):
     """
 
     def __init__(
-        self,
-        loader: Loader,
-        sharding: Any,
-        prefetch: int = 0,
-        images: ImageConversion | None = None,
+        self, loader: Loader, sharding: Any, prefetch: int, images: ImageConversion
     ) -> None:
         self._loader = loader
         self._sharding = sharding
         self._prefetch = prefetch
-        self._images = ImageConversion() if images is None else images
-        self._to_images = None if self._images.is_identity else jax.jit(self._convert_images)
-        self._lock = threading.RLock()
-        self._begin()
+        self._images = images
+        self._to_images = None if images.is_identity else jax.jit(self._convert_images)
+        self._current: Iterator[Any] | None = None
 
-    def _begin(self) -> None:
-        # Its batches are never requested; it ends when the loader is moved or iterated again.
-        self._loader.close()
-        self._iteration = self._loader._iteration
-        plan, batch = self._loader.plan, self._loader._batch
-        self._end = None if plan.is_endless else plan.end_of_epoch(batch)
-        self._steps = plan.steps_left(batch)
-        self._restart()
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch."""
+        return len(self._loader)
 
-    def _restart(self) -> None:
-        """Drop the prefetched batches, and begin at the position of the loader."""
-        self._plan = self._loader.plan
-        self._source = iter(self._loader.copy())
-        self._ready: deque[Any] = deque()
-        self._error: Exception | None = None
+    def __iter__(self) -> Iterator[Any]:
+        loader, plan = self._loader, self._loader.plan
+        batch = loader.state_dict()["batch"]
+        end, batches = plan.end_of_epoch(batch), self._prefetched()
+        for _ in range(plan.steps_left(batch)):
+            if loader.step != plan.step_at(batch):
+                raise ClosedError("the iteration has ended: the loader was moved")
+            if loader.plan is not plan:  # class weights were changed
+                plan, batches = loader.plan, self._prefetched()
+            result = next(batches)
+            batch += plan.batches_per_step
+            _move(loader, batch if plan.is_endless else min(batch, end))
+            yield result
+        if not plan.is_endless and batch < end:  # other ranks have one more step
+            _move(loader, end)
+
+    def _prefetched(self) -> Iterator[Any]:
+        """Iterate over the converted batches from the position of the loader on."""
+        batches, ready = iter(self._loader.copy()), deque[Any]()
+        error: Exception | None = None
+        while True:
+            while error is None and len(ready) <= self._prefetch:
+                try:
+                    ready.append(self._convert(next(batches)))
+                except StopIteration:
+                    break
+                except Exception as caught:  # is raised after the batches before it
+                    error = caught
+            if not ready:
+                assert error is not None, "the caller stops at the end of the epoch"
+                raise error
+            yield ready.popleft()
 
     def __next__(self) -> Any:
-        with self._lock:
-            loader = self._loader
-            if self._steps == 0:
-                end, self._end = self._end, None
-                if end is not None and loader._iteration is self._iteration:
-                    loader._batch = end
-                raise StopIteration
-            loader._check_running(self._iteration)
-            if self._plan is not self._loader.plan:  # class weights were changed
-                self._restart()
-            self._fill()
-            if not self._ready:
-                error = self._error
-                assert error is not None
-                self._restart()
-                try:
-                    raise error
-                finally:
-                    del error
-            batch = self._ready.popleft()
-            self._steps -= 1
-            following = loader._batch + self._plan.batches_per_step
-            loader._batch = following if self._end is None else min(following, self._end)
-            return batch
-
-    def _fill(self) -> None:
-        """Begin to copy the next batches, up to the first one with an error."""
-        while self._error is None and len(self._ready) < min(self._steps, 1 + self._prefetch):
-            try:
-                self._ready.append(self._convert(next(self._source)))
-            except Exception as error:  # is raised after the batches before it
-                self._error = error
+        if self._current is None:
+            self._current = iter(self)
+        try:
+            return next(self._current)
+        except BaseException:
+            self._current = None
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the loader."""
@@ -219,15 +211,14 @@ class JaxBatches(Iterator[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of another loader, up to the end of its epoch."""
-        with self._lock:
-            self._loader.load_state_dict(state)
-            self._begin()
+        self._loader.load_state_dict(state)
+        self._current = None
 
     def check(self) -> None:
         """Raise PlanError if the batches of the epoch cannot be sharded."""
         if self._sharding is None:
             return
-        loader, batch = self._loader, self._loader._batch
+        loader, batch = self._loader, self._loader.plan.batch_at(self._loader.step)
         _check_ranks(loader.plan, batch, self._sharding)
         is_open = isinstance(loader.format, BatchFormat) and loader.format.pads_to_longest
         if is_open and not self._sharding.is_fully_addressable:
@@ -265,6 +256,15 @@ class JaxBatches(Iterator[Any]):
                 x = x.astype(compute) * scale.astype(compute) + shift.astype(compute)
             x = x.astype(name)
         return x.transpose(0, 3, 1, 2) if self._images.layout == "NCHW" else x
+
+
+def _move(loader: Loader, batch: int) -> None:
+    """Move a loader to a batch, also to one between two steps after a change of ranks."""
+    step = loader.plan.step_at(batch)
+    if loader.plan.batch_at(step) == batch:
+        loader.seek(step)
+    else:
+        loader.load_state_dict({**loader.state_dict(), "batch": batch})
 
 
 def _is_image(value: Any) -> bool:

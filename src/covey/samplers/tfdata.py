@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from covey.adapters.tensorflow import group_size
 from covey.adapters.tensorflow.map_examples import map_examples
-from covey.adapters.tensorflow.steps import from_steps
+from covey.adapters.tensorflow.steps import PlanPosition, Steps, compute, from_steps
 from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
@@ -89,7 +89,8 @@ def TFDataSampler(  # noqa: N802 - as the original is called
         return (positions, *(tf.gather(each, ids) for each in stored.tensors))
 
     form = BatchSpec((tf.TensorSpec([size], tf.int64),) * 2)
-    steps = from_steps(ids_of, plan, 0, form, group_size(0)).repeat()
+    batches = Steps(PlanPosition(plan), compute(ids_of))
+    steps = from_steps(lambda: batches, plan, form, group_size(0)).repeat()
     gathered = steps.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
 
     def example(position: Any, *flat: Any) -> Any:

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import pickle
+import sys
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
-from covey.adapters.step_reader import StepReader
-from covey.adapters.tensorflow.steps import from_steps
+from covey.adapters.tensorflow.steps import Steps, from_steps
 from covey.adapters.tensorflow.tensors import BatchSpec, find_spec, tensor, tf
-from covey.errors import PlanError
+from covey.errors import ClosedError, PlanError
 from covey.loader import Loader
 
-__all__ = ["tensor", "to_tf"]
+__all__ = ["position_callback", "tensor", "to_tf"]
 
 # Small batches are passed to TensorFlow several per call, because a call costs more than they do.
 _MAX_GROUPED_BATCHES = 8
 _MAX_GROUPED_BYTES = 1 << 20
 
 
-def to_tf(loader: Loader, *, element_spec: Any = None, group: int | None = None) -> Any:
+def to_tf(loader: Loader, *, element_spec: Any = None) -> Any:
     """Return a ``tf.data.Dataset`` over the batches of a loader.
 
-    Each iteration is the next epoch: ``fit(ds, epochs=3)`` and ``ds.repeat(3)`` have the batches of
-    three iterations over the loader. The first one begins at the position of the loader, which does
-    not change. To resume, move the loader before with ``seek`` or ``load_state_dict``, or save an
-    iterator of the dataset in a ``tf.train.Checkpoint``. In the latter case, call ``repeat`` before
-    ``map`` and ``prefetch``: their threads reach the end of an epoch before the iterator does.
+    Each iteration is an epoch, which begins at the position of the loader and moves it to the
+    following epoch: ``fit(ds, epochs=3)`` and ``ds.repeat(3)`` have the batches of three iterations
+    over the loader, and so have three datasets of the same loader. tf.data prefetches, so the
+    position does not count the batches within an epoch. To resume there, use
+    :func:`position_callback` with Keras, or save an iterator of the dataset in a
+    ``tf.train.Checkpoint``. In the latter case, call ``repeat`` before ``map`` and ``prefetch``:
+    their threads reach the end of an epoch before the iterator does.
 
     Args:
         loader: The loader.
-        element_spec: The type of a batch (default: that of the first and the last batch of an
-            epoch, with None for dimensions in which they differ, and for the length of padded
-            features without `pad_length`).
-        group: Number of batches per call from TensorFlow, if all have the same shape (default:
-            several, if they are small and built by native threads).
+        element_spec: The type of a batch (default: follows from the features. If there are hooks,
+            it is the type of the next batch of the loader, with None for the number of rows if the
+            last batch of an epoch is shorter, and for dimensions that depend on the length of
+            padded features without `pad_length`).
 
     Raises:
         FeatureError: If tf.data has no type for the batches.
@@ -57,10 +56,8 @@ def to_tf(loader: Loader, *, element_spec: Any = None, group: int | None = None)
             allowed="False",
         )
     spec = find_spec(loader, element_spec)
-    if group is None:
-        is_cheap = loader.format.is_native and spec.is_fixed
-        group = group_size(spec.nbytes) if is_cheap else 1
-    return make_dataset(loader, spec, group)
+    is_cheap = loader.format.is_native and spec.is_fixed
+    return make_dataset(loader, spec, group_size(spec.nbytes) if is_cheap else 1)
 
 
 def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
@@ -71,14 +68,13 @@ def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
         spec: The type of a batch.
         group: Number of batches per call from TensorFlow.
     """
-    reader = StepReader(loader)
-    build = _StepFunction(loader, reader)
-    dataset = from_steps(build, loader.plan, loader.step, spec, group)
+    steps = Steps(loader, _open)
+    dataset = from_steps(_reference(steps, loader), loader.plan, spec, group)
     if loader.plan.world_size > 1:  # the batches are those of this rank already
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         dataset = dataset.with_options(options)
-    dataset._covey_reader = reader  # is kept alive by derived datasets and iterators, too
+    dataset._covey_steps = steps  # is kept alive by derived datasets and iterators, too
     return dataset
 
 
@@ -87,29 +83,82 @@ def group_size(nbytes: int) -> int:
     return max(1, min(_MAX_GROUPED_BATCHES, _MAX_GROUPED_BYTES // max(1, nbytes)))
 
 
-class _StepFunction:
-    """Function from a step to its batch, prefetched as long as the dataset is referenced.
+def _open(loader: Any, step: int) -> Iterator[Any]:
+    own = loader.copy()
+    own.seek(step)
+    batches: Iterator[Any] = own.take(sys.maxsize) if own.plan.is_endless else iter(own)
+    return batches
 
-    TensorFlow keeps Python functions for ever. Therefore the dataset owns the reader, with its
-    files, threads and buffers. If only a graph of TensorFlow refers to the dataset, another reader
-    is created.
+
+def _reference(steps: Steps, loader: Loader) -> Any:
+    """Return a function that returns `steps`, without a reference to them.
+
+    TensorFlow keeps Python functions for ever. Therefore the dataset owns the steps, with their
+    files, threads and buffers. If only a graph of TensorFlow refers to the dataset, others are made
+    of the loader.
     """
+    owned, known = weakref.ref(steps), weakref.ref(loader)
+    others: list[Steps] = []
 
-    def __init__(self, loader: Loader, reader: StepReader) -> None:
-        self._reload = _without_files(loader)
-        self._reader = weakref.ref(reader)
-        self._other: StepReader | None = None
+    def find() -> Steps:
+        found = owned() or (others[0] if others else None)
+        if found is None:
+            owner = known()
+            if owner is None:
+                raise ClosedError(
+                    "the dataset and its loader were deleted",
+                    remedy="keep a reference to the loader",
+                )
+            found = Steps(owner, _open)
+            others.append(found)
+        return found
 
-    def __call__(self, step: int) -> Any:
-        reader = self._reader() or self._other
-        if reader is None:
-            reader = self._other = StepReader(self._reload())
-        return reader[step]
+    return find
 
 
-def _without_files(loader: Loader) -> Callable[[], Loader]:
-    """Return a function that restores a loader, without a reference to its open files."""
-    try:
-        return partial(pickle.loads, pickle.dumps(loader))
-    except Exception:  # a hook cannot be pickled
-        return loader.copy
+def position_callback(loader: Loader, *, first_step: int = 0) -> Any:
+    """Return a Keras callback that moves a loader to the batch that follows the last trained one.
+
+    Keras saves the number of batches that an optimizer was applied to, ``optimizer.iterations``.
+    ``fit`` begins at that step of the loader, also if ``BackupAndRestore`` restored the optimizer
+    after a batch within an epoch, and with any ``steps_per_execution``. The first epoch of ``fit``
+    then has the remaining batches of that epoch.
+
+    Steps that a loss scale skips, because gradients overflow, are not counted.
+
+    Args:
+        loader: The loader, whose ``to_tf()`` is passed to ``fit``.
+        first_step: The step of the loader at which the optimizer was new.
+    """
+    left: list[int] = []  # batches of the first epoch, if it is incomplete
+
+    def begin_training(logs: Any = None) -> None:
+        left[:] = [-1]
+
+    def begin_epoch(epoch: int, logs: Any = None) -> None:
+        if left:  # other callbacks have restored the optimizer
+            optimizer = callback.model.optimizer
+            optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+            # Without the underscore, Keras 3 counts updates by several accumulated gradients.
+            step = first_step + int(getattr(optimizer, "_iterations", optimizer.iterations))
+            loader.seek(step)
+            batch = loader.plan.batch_at(step)
+            is_within = batch % loader.plan.batches_per_epoch
+            left[:] = [loader.plan.steps_left(batch)] if is_within else []
+
+    def end_batch(batch: int, logs: Any = None) -> None:
+        if left and batch + 1 >= left[0]:
+            callback.model.stop_training = True
+
+    def end_epoch(epoch: int, logs: Any = None) -> None:
+        if left:
+            callback.model.stop_training = False
+            left.clear()
+
+    callback = tf.keras.callbacks.LambdaCallback(
+        on_train_begin=begin_training,
+        on_epoch_begin=begin_epoch,
+        on_train_batch_end=end_batch,
+        on_epoch_end=end_epoch,
+    )
+    return callback

@@ -1,4 +1,4 @@
-"""A ``tf.data.Dataset`` over the results of a Python function of the step."""
+"""A ``tf.data.Dataset`` over batches by step, and the calls from TensorFlow into Python."""
 
 from __future__ import annotations
 
@@ -6,124 +6,191 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from itertools import count, islice
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
-from covey.errors import ClosedError
+from covey.errors import ClosedError, PlanError
 from covey.plan import Plan
-
-Result = TypeVar("Result")
 
 # TensorFlow uses memory with this alignment, and copies other memory.
 _ALIGNMENT = 64
+
+# One iterator per sequence of steps; several are in use if a dataset is iterated concurrently.
+_MAX_ITERATORS = 4
 
 # Time to wait at exit for running calls, and interval without a call that ends the wait.
 _EXIT_TIMEOUT_S = 10.0
 _QUIET_INTERVAL_S = 0.05
 
 
-def from_steps(
-    batch: Callable[[int], Any], plan: Plan, first: int, spec: BatchSpec, group: int = 1
-) -> Any:
-    """Return a dataset whose iterations are epochs of a plan.
+class Position(Protocol):
+    """The step at which the next iteration begins; a loader is one."""
 
-    Its elements are the results of `batch` for the steps ``[start, stop)`` of an epoch, which
-    ``begin`` returns when an iteration starts. The last element of the inner dataset is a filter
-    without result: it calls ``end`` when an epoch is exhausted, also in an iterator that was
-    restored from a checkpoint, so that the next iteration is the epoch that follows.
+    @property
+    def plan(self) -> Plan:
+        """The plan, which determines the steps of an epoch."""
+
+    @property
+    def step(self) -> int:
+        """The next step."""
+
+    def seek(self, step: int) -> None:
+        """Continue with `step`."""
+
+
+class PlanPosition:
+    """Position in a plan that has no loader."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.step = 0
+
+    def seek(self, step: int) -> None:
+        self.step = step
+
+
+Open = Callable[[Position, int], Iterator[Any]]
+"""Returns an iterator over the batches from a step to the end of its epoch, or further."""
+
+
+def compute(batch: Callable[[int], Any]) -> Open:
+    """Return the function that opens the results of a function of the step."""
+    return lambda position, step: map(batch, count(step))
+
+
+class Steps:
+    """The batches of the steps of an epoch, for the threads of TensorFlow.
+
+    TensorFlow prefetches. Therefore an iteration moves the position to the following epoch when it
+    begins.
 
     Args:
-        batch: Function from a step to its batch.
-        plan: The plan, which determines the steps of an epoch.
-        first: First step.
+        position: The position, which determines the epoch of the next iteration.
+        open_batches: The batches.
+    """
+
+    def __init__(self, position: Position, open_batches: Open) -> None:
+        self._position = position
+        self._open = open_batches
+        self._plan = plan = position.plan
+        self.is_complete = plan.batch_at(position.step) % plan.batches_per_epoch == 0
+        """Whether the first epoch is complete, so that all have the same number of steps."""
+        self._lock = threading.Lock()
+        self._iterators: dict[int, Iterator[Any]] = {}  # by next step, least recently used first
+        self._begun: set[int] = set()  # first steps of epochs
+
+    def begin(self, _: Any) -> tuple[int, int, int]:
+        """Begin an epoch; return its first step, its end, and the first step of the next one."""
+        with self._lock:
+            plan, start = self._position.plan, self._position.step
+            if plan is not self._plan:  # class weights were changed
+                if (plan.rank, plan.world_size) != (self._plan.rank, self._plan.world_size):
+                    raise PlanError("the rank of the loader was changed", remedy="call to_tf again")
+                self._plan = plan
+                self._iterators.clear()
+            batch = plan.batch_at(start)
+            following = plan.step_at(plan.end_of_epoch(batch))
+            self._position.seek(following)
+            self._begun.add(start)
+            return start, start + plan.steps_left(batch), following
+
+    def end(self, start: int, following: int) -> bool:
+        """End an epoch, which may have begun in another process if it was restored."""
+        with self._lock:
+            if self.is_complete and self._plan.batch_at(start) % self._plan.batches_per_epoch:
+                raise PlanError(
+                    f"the loader was moved to step {start}, within an epoch, after to_tf: this "
+                    "iteration has fewer batches than the dataset",
+                    remedy="call to_tf again after moving the loader",
+                )
+            if start in self._begun:
+                self._begun.remove(start)
+            else:
+                self._position.seek(following)
+        return False
+
+    def read(self, start: int, until: int) -> list[Any]:
+        """Return the batches of the steps ``[start, until)`` of an epoch."""
+        with self._lock:
+            iterator = self._iterators.pop(start, None)
+        if iterator is None:
+            iterator = self._open(self._position, start)
+        batches = list(islice(iterator, until - start))
+        if len(batches) < until - start:  # the iterator ended with its epoch
+            iterator = self._open(self._position, start)
+            batches = list(islice(iterator, until - start))
+        with self._lock:
+            self._iterators[until] = iterator
+            while len(self._iterators) > _MAX_ITERATORS:
+                del self._iterators[next(iter(self._iterators))]  # stops its threads
+        return batches
+
+
+def from_steps(find: Callable[[], Steps], plan: Plan, spec: BatchSpec, group: int = 1) -> Any:
+    """Return a dataset whose iterations are epochs of a plan.
+
+    The last element of an epoch is a filter without result: it calls ``Steps.end`` when the epoch
+    is exhausted, also in an iterator that was restored from a checkpoint.
+
+    Args:
+        find: Function that returns the batches. TensorFlow keeps it for ever.
+        plan: The plan.
         spec: The type of a batch.
         group: Number of steps per call, if all batches have the same shape.
     """
     group = group if spec.is_fixed else 1
-    epochs = _Epochs(plan, first)
-    make = _stop_at_exit(partial(_make, batch, spec, group > 1))
-    begin_epoch, end_epoch = _stop_at_exit(epochs.begin), _stop_at_exit(epochs.end)
-    dtypes = spec.dtypes
+
+    def call(function: Callable[..., Any], arguments: list[Any], types: Any) -> Any:
+        # Stateless, so that iterators can be saved in a checkpoint.
+        return tf.numpy_function(_guard(function), arguments, types, stateful=False)
 
     @no_autograph  # type: ignore[untyped-decorator]
     def begin(number: Any) -> Any:
-        return _scalars(tf.numpy_function(begin_epoch, [number], [tf.int64] * 3, stateful=False))
+        scalars = call(lambda each: find().begin(each), [number], [tf.int64] * 3)
+        return tuple(tf.ensure_shape(each, []) for each in scalars)
 
     @no_autograph  # type: ignore[untyped-decorator]
-    def end(following: Any) -> Any:
-        return tf.ensure_shape(
-            tf.numpy_function(end_epoch, [following], tf.bool, stateful=False), []
-        )
+    def end(start: Any, following: Any) -> Any:
+        ended = call(lambda *each: find().end(*map(int, each)), [start, following], tf.bool)
+        return tf.ensure_shape(ended, [])
 
     @no_autograph  # type: ignore[untyped-decorator]
     def steps(start: Any, stop: Any, following: Any) -> Any:
         @no_autograph  # type: ignore[untyped-decorator]
-        def get(step: Any) -> Any:
+        def get(step: Any, *_: Any) -> Any:
             until = tf.minimum(step + group, stop)
-            # Stateless, so that iterators can be saved in a checkpoint.
-            parts = tf.numpy_function(make, [step, until], dtypes, stateful=False)
+            parts = call(partial(_read, find, spec, group), [step, until], spec.dtypes)
             return spec.unpack(parts, several=group > 1)
 
-        made = [
-            tf.data.Dataset.range(start, stop, group).map(get),
-            tf.data.Dataset.from_tensors(following).filter(end).map(get),
-        ]
-        first, last = (each.unbatch() if group > 1 else each for each in made)
-        return first.concatenate(last)
+        batches = tf.data.Dataset.range(start, stop, group).map(get)
+        nothing = tf.data.Dataset.from_tensors((start, following)).filter(end).map(get)
+        batches = batches.concatenate(nothing)
+        return batches.unbatch() if group > 1 else batches
 
     dataset = tf.data.Dataset.range(1).map(begin).flat_map(steps)
-    if plan.batch_at(first) % plan.batches_per_epoch:  # the first epoch is incomplete
+    if not find().is_complete:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(plan.steps_per_epoch))
 
 
-def _scalars(tensors: Sequence[Any]) -> tuple[Any, ...]:
-    for each in tensors:
-        each.set_shape([])
-    return tuple(tensors)
-
-
-class _Epochs:
-    """The steps of the next iteration, for the threads of TensorFlow."""
-
-    def __init__(self, plan: Plan, first: int) -> None:
-        self._plan = plan
-        self._next = first
-        self._lock = threading.Lock()
-
-    def begin(self, _: Any) -> tuple[int, int, int]:
-        """Begin an epoch; return its first step, its end, and the first step of the next one."""
-        plan = self._plan
-        with self._lock:
-            start = self._next
-            batch = plan.batch_at(start)
-            self._next = plan.step_at(plan.end_of_epoch(batch))
-            return start, start + plan.steps_left(batch), self._next
-
-    def end(self, following: Any) -> bool:
-        """Continue with the epoch that begins with `following`."""
-        with self._lock:
-            self._next = int(following)
-        return False
-
-
-def _make(
-    batch: Callable[[int], Any], spec: BatchSpec, several: bool, step: Any, until: Any
+def _read(
+    find: Callable[[], Steps], spec: BatchSpec, group: int, step: Any, until: Any
 ) -> list[NDArray[Any]]:
     """Return the arrays of the batches of the steps ``[step, until)``."""
-    if not several:
-        return spec.pack(batch(int(step)))
-    steps = range(int(step), int(until))
+    batches = find().read(int(step), int(until))
+    if group == 1:
+        return spec.pack(batches[0])
     stacked: list[NDArray[Any]] = []
-    for row, number in enumerate(steps):
-        packed = spec.pack(batch(number))
+    for row, batch in enumerate(batches):
+        packed = spec.pack(batch)
         if not stacked:
-            stacked = [_aligned((len(steps), *part.shape), part.dtype) for part in packed]
+            stacked = [_aligned((len(batches), *part.shape), part.dtype) for part in packed]
         for stack, part in zip(stacked, packed, strict=True):
             stack[row] = part
     return stacked
@@ -185,10 +252,10 @@ _CALLS = _Calls()
 atexit.register(_CALLS.finish)
 
 
-def _stop_at_exit(function: Callable[..., Result]) -> Callable[..., Result]:
+def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that raises ClosedError as soon as the interpreter exits."""
 
-    def call(*arguments: Any) -> Result:
+    def call(*arguments: Any) -> Any:
         _CALLS.begin()
         try:
             return function(*arguments)

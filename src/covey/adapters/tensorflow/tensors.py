@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
+from covey.plan.base import BatchKey
 from covey.schema import RaggedArray, SparseArray, SparseBatch, StringArray
 
 try:
@@ -39,40 +41,21 @@ def tensor(value: Any) -> Any:
     """
     if tf.is_tensor(value):
         return value
-    parts = parts_of(value)
+    first, *others = parts_of(value)
     if isinstance(value, RaggedArray):
-        return _join_ragged([tf.convert_to_tensor(part) for part in parts])
-    if isinstance(value, (SparseBatch, SparseArray)):
-        return tf.SparseTensor(*parts)
-    return tf.convert_to_tensor(parts[0])
+        return tf.RaggedTensor.from_nested_row_splits(first, others, validate=False)
+    return tf.SparseTensor(first, *others) if others else tf.convert_to_tensor(first)
 
 
 def spec_of(value: Any) -> Any:
     """Return the ``tf.TypeSpec`` of a column."""
-    if tf.is_tensor(value):
-        return tf.type_spec_from_value(value)
-    parts = parts_of(value)
-    dtypes = [tf.string if part.dtype == object else tf.as_dtype(part.dtype) for part in parts]
-    if isinstance(value, RaggedArray):
-        depth = len(parts) - 1
-        shape = [len(value), *[None] * depth, *parts[0].shape[1:]]
-        return tf.RaggedTensorSpec(shape, dtypes[0], depth)
-    if isinstance(value, SparseBatch):
-        return tf.SparseTensorSpec([len(value), *value.shape], dtypes[1])
-    return tf.TensorSpec(parts[0].shape, dtypes[0])
-
-
-def part_dtypes(spec: Any) -> list[Any]:
-    """Return the types of the arrays of a column."""
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return [spec.dtype, *[tf.int64] * spec.ragged_rank]
-    if isinstance(spec, tf.SparseTensorSpec):
-        return [tf.int64, spec.dtype, tf.int64]
-    return [spec.dtype]
+    if type(value) is np.ndarray and value.dtype.kind in "biufc":
+        return tf.TensorSpec(value.shape, value.dtype.newbyteorder("="))
+    return tf.type_spec_from_value(tensor(value))
 
 
 def parts_of(value: Any) -> list[NDArray[Any]]:
-    """Return the arrays of a column."""
+    """Return the arrays of a column, in the order of the components of its tensor."""
     if type(value) is np.ndarray and value.dtype.kind in "biufc":
         return [value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))]
     if isinstance(value, StringArray):  # TensorFlow stores strings as bytes
@@ -81,11 +64,8 @@ def parts_of(value: Any) -> list[NDArray[Any]]:
         return _ragged_parts(value)
     if isinstance(value, (SparseBatch, SparseArray)):
         return _sparse_parts(value)
-    if isinstance(value, tf.RaggedTensor):
-        splits = [each.numpy().astype(np.int64) for each in value.nested_row_splits]
-        return [value.flat_values.numpy(), *splits]
-    if isinstance(value, tf.SparseTensor):
-        return [each.numpy() for each in (value.indices, value.values, value.dense_shape)]
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        return [each.numpy() for each in tf.nest.flatten(value, expand_composites=True)]
     array = np.asarray(value)
     if array.dtype.kind in "US":
         array = array.astype(object)
@@ -129,31 +109,6 @@ def _sparse_parts(value: SparseBatch | SparseArray) -> list[NDArray[Any]]:
     return [indices[order], values[order], np.array(shape, np.int64)]
 
 
-def _join_ragged(parts: Sequence[Any]) -> Any:
-    return tf.RaggedTensor.from_nested_row_splits(parts[0], list(parts[1:]), validate=False)
-
-
-def join(spec: Any, parts: Sequence[Any], several: bool) -> Any:
-    """Return the tensor of a column in a graph, with its static shape."""
-    if isinstance(spec, tf.SparseTensorSpec):
-        indices, values, shape = parts
-        indices.set_shape([None, spec.shape.rank])
-        values.set_shape([None])
-        shape.set_shape([spec.shape.rank])
-        sparse = tf.SparseTensor(indices, values, shape)
-        sparse.set_shape(spec.shape)
-        return sparse
-    if isinstance(spec, tf.RaggedTensorSpec):
-        values, *splits = parts
-        values.set_shape([None, *spec.shape[spec.ragged_rank + 1 :]])
-        rows = spec.shape[0]
-        for level, each in enumerate(splits):
-            each.set_shape([None if level or rows is None else rows + 1])
-        return _join_ragged(parts)
-    parts[0].set_shape([None, *spec.shape] if several else spec.shape)
-    return parts[0]
-
-
 @dataclass(frozen=True)
 class BatchSpec:
     """The type of a batch.
@@ -169,25 +124,26 @@ class BatchSpec:
     lists_are_tuples: bool = False
 
     @property
-    def _leaves(self) -> list[Any]:
-        return list(tf.nest.flatten(self.spec))
+    def _components(self) -> list[Any]:
+        """The types of the arrays of a batch."""
+        return list(tf.nest.flatten(self.spec, expand_composites=True))
 
     @property
     def is_fixed(self) -> bool:
         """Whether all batches are dense tensors of known shapes."""
-        leaves = self._leaves
+        leaves = tf.nest.flatten(self.spec)
         dense = all(isinstance(each, tf.TensorSpec) for each in leaves)
         return dense and all(each.shape.is_fully_defined() for each in leaves)
 
     @property
     def nbytes(self) -> int:
         """Size of a batch in bytes, if it is fixed."""
-        return sum(each.shape.num_elements() * each.dtype.size for each in self._leaves)
+        return sum(each.shape.num_elements() * each.dtype.size for each in self._components)
 
     @property
     def dtypes(self) -> list[Any]:
-        """Types of the arrays of a batch."""
-        return [dtype for each in self._leaves for dtype in part_dtypes(each)]
+        """Data types of the arrays of a batch."""
+        return [each.dtype for each in self._components]
 
     def pack(self, batch: Any) -> list[NDArray[Any]]:
         """Return the arrays of a batch."""
@@ -200,7 +156,7 @@ class BatchSpec:
             reason = str(error).rpartition("More specifically: ")[2].partition("\n")[0]
             raise FeatureError(f"the structure of a batch differs from others: {reason}") from None
         packed = []
-        for spec, value in zip(self._leaves, tf.nest.flatten(tidy), strict=True):
+        for spec, value in zip(tf.nest.flatten(self.spec), tf.nest.flatten(tidy), strict=True):
             found = spec_of(value)
             if not spec.is_compatible_with(found):
                 raise FeatureError(
@@ -212,13 +168,9 @@ class BatchSpec:
 
     def unpack(self, parts: Sequence[Any], *, several: bool) -> Any:
         """Return the tensors of a batch, or of several batches of known shapes."""
-        rest = list(parts)
-        values = []
-        for spec in self._leaves:
-            count = len(part_dtypes(spec))
-            own, rest = rest[:count], rest[count:]
-            values.append(join(spec, own, several))
-        return tf.nest.pack_sequence_as(self.spec, values)
+        for part, component in zip(parts, self._components, strict=True):
+            part.set_shape([None, *component.shape] if several else component.shape)
+        return tf.nest.pack_sequence_as(self.spec, parts, expand_composites=True)
 
 
 _REMEDY = "use pad=, or use image_size= for images, or give them one shape in batch_transform="
@@ -228,11 +180,10 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
     """Return the type of the batches of a loader.
 
     Args:
-        loader: The loader; the first batch of its epoch is built, and the last one if it may
-            differ.
-        spec: Nested ``tf.TypeSpec`` (default: that of these batches).
+        loader: The loader. Its next batch is built if it has hooks.
+        spec: Nested ``tf.TypeSpec`` (default: the type of these batches).
     """
-    batch_format = loader.format
+    batch_format, plan = loader.format, loader.plan
     assert isinstance(batch_format, BatchFormat)
     lists_are_tuples = batch_format.returns_tuples
     if spec is not None:
@@ -245,34 +196,40 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
             found="ragged",
             allowed="(height, width), or a hook that returns arrays",
         )
-    plan = loader.plan
-    first = plan.step_at(loader.epoch * plan.batches_per_epoch)
-    last = first + max(1, plan.steps_per_epoch) - 1
-    steps = {first}
-    if not batch_format.is_native or len(plan.batch(first)) != len(plan.batch(last)):
-        steps.add(last)
-    batches = [loader.batch(step) for step in sorted(steps)]
-    if batch_format.pads_to_longest:
-        # Both may have rows of the same length by chance: the same batch with more padding shows
-        # which dimensions differ.
-        batches.append(loader.copy(format=batch_format.with_extra_padding()).batch(first))
-    specs = [tf.nest.map_structure(spec_of, _tidy(batch, lists_are_tuples)) for batch in batches]
-    try:
-        spec = specs[0]
-        for other in specs[1:]:
-            spec = tf.nest.map_structure(_common, spec, other)
-    except (TypeError, ValueError) as error:
-        raise FeatureError(
-            f"the batches of the steps {first} and {last} have different types: {error}"
-        ) from None
-    return BatchSpec(spec, not batch_format.is_native, lists_are_tuples)
+    start = plan.step_at(loader.epoch * plan.batches_per_epoch)
+    lengths = {len(plan.batch(start + n)) for n in (0, max(1, plan.steps_per_epoch) - 1)}
+    rows = lengths.pop() if len(lengths) == 1 else None
+    if batch_format.has_hooks:
+        step = loader.step if plan.steps_left(plan.batch_at(loader.step)) else start
+        batches = [loader.batch(step)]
+        if batch_format.pads_to_longest:  # more padding shows which dimensions depend on it
+            batches.append(loader.copy(format=batch_format.with_extra_padding()).batch(step))
+        relax = partial(_with_rows, None) if rows is None else lambda spec: spec
+    else:
+        batches = [batch_format.build(np.zeros(0, np.int64), None, BatchKey(0, 0), lambda: None)]
+        relax = partial(_with_rows, rows)
+    specs = (tf.nest.map_structure(spec_of, _tidy(each, lists_are_tuples)) for each in batches)
+    spec = reduce(partial(tf.nest.map_structure, _common), specs)
+    return BatchSpec(
+        tf.nest.map_structure(relax, spec), not batch_format.is_native, lists_are_tuples
+    )
 
 
 def _common(left: Any, right: Any) -> Any:
-    common = left.most_specific_common_supertype([right])
-    if common is None:
-        raise TypeError(f"{_describe(left)} and {_describe(right)}")
-    return common
+    return left.most_specific_common_supertype([right])
+
+
+def _with_rows(rows: int | None, spec: Any) -> Any:
+    """Return the type of a column with another number of rows; of padded columns of no rows, too.
+
+    Columns without rows are padded to the length 0 if the length is not fixed.
+    """
+    if not spec.shape.rank:
+        return spec
+    shape = [rows, *(each or None for each in spec.shape[1:])]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank)
+    return type(spec)(shape, spec.dtype)
 
 
 def _describe(spec: Any) -> str:
