@@ -4,10 +4,15 @@ The contract of all adapters is tested in test_adapters.py.
 """
 
 import gc
+import json
 import mmap
+import os
+import signal
+import socket
 import subprocess
 import sys
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import keras
@@ -496,6 +501,164 @@ for batches in (labelled, mapped):
         print([len(part) for part in parts] == [12, 12] and len(set(np.concatenate(parts))) == 12)
 busy = iter(loader.to_tf().repeat().prefetch(100_000))  # still runs when the interpreter exits
 next(busy)
+"""
+
+
+# Two workers of MultiWorkerMirroredStrategy, in two processes.
+
+
+def free_addresses(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def test_two_workers(tmp_path):
+    make(tmp_path / "data", "numbers").close()
+    addresses = free_addresses(2)
+    runs = []
+    for rank in range(2):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        command = [sys.executable, "-c", WORKER, str(tmp_path / "data"), str(rank)]
+        environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
+        runs.append(
+            subprocess.Popen(
+                command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
+    try:
+        output = [run.communicate(timeout=240) for run in runs]
+    finally:
+        for run in runs:
+            with suppress(ProcessLookupError):
+                run.kill()
+    assert [run.returncode for run in runs] == [0, 0], output
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in output)
+    with opened(tmp_path / "data") as dataset:
+        expected = {
+            "balanced": dataset.batches(4, 3, seed=1, steps_per_epoch=3).plan.batches(0, 7),
+            "shuffled": [dataset.shuffled(50, seed=1).plan.batch(step) for step in range(4)],
+            "sampler": dataset.batches(4, 3).plan.batches(0, 20),
+        }
+    for name, parts in first.items():
+        complete = [np.asarray(each).tolist() for each in expected[name.split()[0]]]
+        steps = list(zip(parts, second[name], strict=True))  # the same number of steps
+        assert [a + b for a, b in steps] == complete[: len(steps)]
+        assert all(len(a) == len(b) for a, b in steps)
+        assert len(steps) == {"finite": 3, "rank": 3, "repeated": 7}.get(name.split()[-1], 4)
+
+
+WORKER = """
+import json, sys
+import numpy as np, tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import covey
+from covey.samplers import TFRecordDatasetSampler
+
+path, rank = sys.argv[1], int(sys.argv[2])
+ds = covey.open(path)
+PARSED = {"x": tf.io.FixedLenFeature([6], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)}
+
+def parse(record):
+    example = tf.io.parse_single_example(record, PARSED)
+    return example["x"], example["label"]
+
+def sample(function):
+    return TFRecordDatasetSampler(path, function, 3, 12, shard_suffix="*.tfrecord*")
+
+def balanced(**options):
+    return ds.batches(4, 3, seed=1, steps_per_epoch=3, **options).to_tf()
+
+def ranked(context):
+    return balanced(rank=context.input_pipeline_id, world_size=context.num_input_pipelines)
+
+def with_policy(batches):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return batches.with_options(options)
+
+def numbers(x):
+    (part,) = strategy.experimental_local_results(x)
+    return [int(row[0]) for row in part.numpy().reshape(len(part), -1)]
+
+share = strategy.experimental_distribute_dataset
+found = {
+    "balanced finite": share(balanced()),
+    "balanced repeated": share(balanced().repeat().take(7)),
+    "balanced DATA finite": share(with_policy(balanced())),
+    "balanced rank": strategy.distribute_datasets_from_function(ranked),
+    "shuffled": share(ds.shuffled(50, seed=1).to_tf()),
+    "sampler": share(sample(parse).take(4)),
+    "sampler decoded": share(sample(None).take(4)),
+}
+print(json.dumps({name: [numbers(x) for x, _ in batches] for name, batches in found.items()}))
+"""
+
+
+# Resuming with Keras.
+
+
+@pytest.mark.parametrize("executed", [1, 2])
+def test_resume_of_a_killed_process(tmp_path, executed):
+    """A process that is killed within an epoch resumes with the next batch."""
+    dataset = make(tmp_path / "data", "numbers")
+    plan = dataset.batches(4, 2, seed=3, steps_per_epoch=8).plan
+    arguments = [str(tmp_path / each) for each in ("data", "backup", "seen")]
+    for stop, code in ((4, -signal.SIGKILL), (12, -signal.SIGKILL), (0, 0)):
+        command = [sys.executable, "-c", FIT, *arguments, str(executed), str(stop)]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert run.returncode == code, run.stderr
+    seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
+    assert seen == plan.batches(0, 24).tolist()
+    assert run.stdout.splitlines()[-1] == "24 3"
+
+
+FIT = """
+import json, os, signal, sys
+import keras
+import numpy as np
+import tensorflow as tf
+import covey
+from covey.adapters.tensorflow import position_callback
+
+path, backup, log, executed, stop = *sys.argv[1:4], *map(int, sys.argv[4:])
+seen = open(log, "a")
+
+def record(numbers):
+    print(json.dumps(numbers.astype(int).tolist()), file=seen, flush=True)
+    return np.int32(0)
+
+class Recorder(keras.Model):
+    def build(self, shape):
+        self.dense = keras.layers.Dense(12)
+        self.dense.build((None, 6))
+
+    def call(self, x):
+        return self.dense(tf.reshape(x, [-1, 6]))
+
+    def train_step(self, data):
+        with tf.control_dependencies([tf.numpy_function(record, [data[0][:, 0, 0]], tf.int32)]):
+            return super().train_step((tf.identity(data[0]), data[1]))
+
+class Kill(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == stop:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+loader = covey.open(path).batches(4, 2, seed=3, steps_per_epoch=8)
+model = Recorder()
+model.build((None, 2, 3))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile("adam", loss, steps_per_execution=executed)
+callbacks = [
+    position_callback(loader),
+    keras.callbacks.BackupAndRestore(backup, save_freq=executed),
+    Kill(),
+]
+model.fit(loader.to_tf().prefetch(2), epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+print(loader.step, loader.epoch)
 """
 
 
