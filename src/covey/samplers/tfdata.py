@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow import group_size
+from covey.adapters.tensorflow import group_size, make_dataset
 from covey.adapters.tensorflow.map_examples import map_examples
-from covey.adapters.tensorflow.steps import PlanPosition, Steps, compute, from_steps
 from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
 from covey.errors import DatasetError, FeatureError
+from covey.loader import Loader, LoadOptions
 from covey.plan import BalancedPlan
-from covey.plan.base import check_int
+from covey.plan.base import BatchKey, check_int
 from covey.samplers.inputs import check_function, parse_class_list, parse_classes
 
 # Examples that are read from a dataset at a time.
@@ -80,17 +80,14 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     )
     size = classes_per_batch * examples_per_class_per_batch
 
-    def ids_of(step: int) -> tuple[Any, Any]:
-        return np.arange(step * size, (step + 1) * size, dtype=np.int64), plan.batch(step)
-
     # The graph holds the tensors: TensorFlow never releases a Python function.
     @no_autograph  # type: ignore[untyped-decorator]
     def gather(positions: Any, ids: Any) -> Any:
         return (positions, *(tf.gather(each, ids) for each in stored.tensors))
 
     form = BatchSpec((tf.TensorSpec([size], tf.int64),) * 2)
-    batches = Steps(PlanPosition(plan), compute(ids_of))
-    steps = from_steps(lambda: batches, plan, form, group_size(0)).repeat()
+    loader = Loader(_Ids(), lambda: plan, LoadOptions(rank=0, threads=0))
+    steps = make_dataset(loader, form, group_size(0)).repeat()
     gathered = steps.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
 
     def example(position: Any, *flat: Any) -> Any:
@@ -121,6 +118,16 @@ def TFDataSampler(  # noqa: N802 - as the original is called
                 f"{error}"
             ) from error
     return made.prefetch(tf.data.AUTOTUNE)
+
+
+class _Ids:
+    """Batches of positions in all batches, and of ids of examples."""
+
+    is_native = False
+
+    def build(self, ids: Any, classes: Any, key: BatchKey, check_cancelled: Any) -> tuple[Any, Any]:
+        begin = key.step * len(ids)
+        return np.arange(begin, begin + len(ids), dtype=np.int64), np.asarray(ids)
 
 
 def _call(function: Callable[..., Any], example: Any) -> Any:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from covey.adapters.tensorflow.steps import Steps, from_steps
-from covey.adapters.tensorflow.tensors import BatchSpec, find_spec, tensor, tf
-from covey.errors import ClosedError, PlanError
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.adapters.tensorflow.steps import guard, reference
+from covey.adapters.tensorflow.tensors import BatchSpec, find_spec, no_autograph, tensor, tf
+from covey.errors import PlanError
 from covey.loader import Loader
 
 __all__ = ["position_callback", "tensor", "to_tf"]
+
+# TensorFlow uses memory with this alignment, and copies other memory.
+_ALIGNMENT = 64
 
 # Small batches are passed to TensorFlow several per call, because a call costs more than they do.
 _MAX_GROUPED_BATCHES = 8
@@ -50,10 +54,7 @@ def to_tf(loader: Loader, *, element_spec: Any = None) -> Any:
     """
     if loader.options.reuse_buffers:
         raise PlanError(
-            "tf.data keeps batches",
-            option="reuse_buffers",
-            found=True,
-            allowed="False",
+            "tf.data keeps batches", option="reuse_buffers", found=True, allowed="False"
         )
     spec = find_spec(loader, element_spec)
     is_cheap = loader.format.is_native and spec.is_fixed
@@ -63,57 +64,74 @@ def to_tf(loader: Loader, *, element_spec: Any = None) -> Any:
 def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
     """Return a ``tf.data.Dataset`` over batches of a known type.
 
+    An epoch is a range of steps, so that TensorFlow can save the position. The last element of an
+    epoch is a filter without result: it calls ``Steps.end`` when the epoch is exhausted, also in an
+    iterator that was restored from a checkpoint.
+
     Args:
         loader: The loader.
         spec: The type of a batch.
-        group: Number of batches per call from TensorFlow.
+        group: Number of batches per call from TensorFlow, if all have the same shape.
     """
-    steps = Steps(loader, _open)
-    dataset = from_steps(_reference(steps, loader), loader.plan, spec, group)
+    group = group if spec.is_fixed else 1
+    owned, find = reference(loader)
+
+    def call(function: Callable[..., Any], arguments: list[Any], types: Any) -> Any:
+        # Stateless, so that iterators can be saved in a checkpoint.
+        return tf.numpy_function(guard(function), arguments, types, stateful=False)
+
+    def read(start: Any, until: Any) -> list[NDArray[Any]]:
+        packed = [spec.pack(batch) for batch in find().read(int(start), int(until))]
+        return list(map(_stack, zip(*packed, strict=True))) if group > 1 else packed[0]
+
+    @no_autograph  # type: ignore[untyped-decorator]
+    def begin(number: Any) -> Any:  # without an argument, its result would be a constant
+        scalars = call(lambda _: find().begin(), [number], [tf.int64] * 3)
+        return tuple(tf.ensure_shape(each, []) for each in scalars)
+
+    @no_autograph  # type: ignore[untyped-decorator]
+    def end(start: Any, following: Any) -> Any:
+        ended = call(lambda *each: find().end(*map(int, each)), [start, following], tf.bool)
+        return tf.ensure_shape(ended, [])
+
+    @no_autograph  # type: ignore[untyped-decorator]
+    def steps(start: Any, stop: Any, following: Any) -> Any:
+        @no_autograph  # type: ignore[untyped-decorator]
+        def get(step: Any, *_: Any) -> Any:
+            parts = call(read, [step, tf.minimum(step + group, stop)], spec.dtypes)
+            return spec.unpack(parts, several=group > 1)
+
+        batches = tf.data.Dataset.range(start, stop, group).map(get)
+        nothing = tf.data.Dataset.from_tensors((start, following)).filter(end).map(get)
+        batches = batches.concatenate(nothing)
+        return batches.unbatch() if group > 1 else batches
+
+    dataset = tf.data.Dataset.range(1).map(begin).flat_map(steps)
+    if owned.is_complete:
+        cardinality = loader.plan.steps_per_epoch
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     if loader.plan.world_size > 1:  # the batches are those of this rank already
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         dataset = dataset.with_options(options)
-    dataset._covey_steps = steps  # is kept alive by derived datasets and iterators, too
+    dataset._covey_steps = owned  # is kept alive by derived datasets and iterators, too
     return dataset
+
+
+def _stack(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return stacked arrays in memory that TensorFlow uses without a copy."""
+    shape, dtype = (len(parts), *parts[0].shape), parts[0].dtype
+    if dtype.kind == "O":
+        return np.stack(parts)
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return np.stack(parts, out=memory[begin : begin + size].view(dtype).reshape(shape))
 
 
 def group_size(nbytes: int) -> int:
     """Return the number of batches of `nbytes` bytes to pass per call."""
     return max(1, min(_MAX_GROUPED_BATCHES, _MAX_GROUPED_BYTES // max(1, nbytes)))
-
-
-def _open(loader: Any, step: int) -> Iterator[Any]:
-    own = loader.copy()
-    own.seek(step)
-    batches: Iterator[Any] = own.take(sys.maxsize) if own.plan.is_endless else iter(own)
-    return batches
-
-
-def _reference(steps: Steps, loader: Loader) -> Any:
-    """Return a function that returns `steps`, without a reference to them.
-
-    TensorFlow keeps Python functions for ever. Therefore the dataset owns the steps, with their
-    files, threads and buffers. If only a graph of TensorFlow refers to the dataset, others are made
-    of the loader.
-    """
-    owned, known = weakref.ref(steps), weakref.ref(loader)
-    others: list[Steps] = []
-
-    def find() -> Steps:
-        found = owned() or (others[0] if others else None)
-        if found is None:
-            owner = known()
-            if owner is None:
-                raise ClosedError(
-                    "the dataset and its loader were deleted",
-                    remedy="keep a reference to the loader",
-                )
-            found = Steps(owner, _open)
-            others.append(found)
-        return found
-
-    return find
 
 
 def position_callback(loader: Loader, *, first_step: int = 0) -> Any:

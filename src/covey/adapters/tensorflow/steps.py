@@ -1,25 +1,19 @@
-"""A ``tf.data.Dataset`` over batches by step, and the calls from TensorFlow into Python."""
+"""The batches of a loader by step, and the calls from TensorFlow into Python."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import count, islice
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
 from covey.errors import ClosedError, PlanError
-from covey.plan import Plan
-
-# TensorFlow uses memory with this alignment, and copies other memory.
-_ALIGNMENT = 64
+from covey.loader import Loader
 
 # One iterator per sequence of steps; several are in use if a dataset is iterated concurrently.
 _MAX_ITERATORS = 4
@@ -29,66 +23,26 @@ _EXIT_TIMEOUT_S = 10.0
 _QUIET_INTERVAL_S = 0.05
 
 
-class Position(Protocol):
-    """The step at which the next iteration begins; a loader is one."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan, which determines the steps of an epoch."""
-
-    @property
-    def step(self) -> int:
-        """The next step."""
-
-    def seek(self, step: int) -> None:
-        """Continue with `step`."""
-
-
-class PlanPosition:
-    """Position in a plan that has no loader."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.step = 0
-
-    def seek(self, step: int) -> None:
-        self.step = step
-
-
-Open = Callable[[Position, int], Iterator[Any]]
-"""Returns an iterator over the batches from a step to the end of its epoch, or further."""
-
-
-def compute(batch: Callable[[int], Any]) -> Open:
-    """Return the function that opens the results of a function of the step."""
-    return lambda position, step: map(batch, count(step))
-
-
 class Steps:
-    """The batches of the steps of an epoch, for the threads of TensorFlow.
+    """The batches of a loader by step, for the threads of TensorFlow.
 
-    TensorFlow prefetches. Therefore an iteration moves the position to the following epoch when it
+    TensorFlow prefetches. Therefore an iteration moves the loader to the following epoch when it
     begins.
-
-    Args:
-        position: The position, which determines the epoch of the next iteration.
-        open_batches: The batches.
     """
 
-    def __init__(self, position: Position, open_batches: Open) -> None:
-        self._position = position
-        self._open = open_batches
-        self._plan = plan = position.plan
-        self.is_complete = plan.batch_at(position.step) % plan.batches_per_epoch == 0
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._plan = plan = loader.plan
+        self.is_complete = plan.batch_at(loader.step) % plan.batches_per_epoch == 0
         """Whether the first epoch is complete, so that all have the same number of steps."""
         self._lock = threading.Lock()
         self._iterators: dict[int, Iterator[Any]] = {}  # by next step, least recently used first
         self._begun: set[int] = set()  # first steps of epochs
 
-    def begin(self, _: Any) -> tuple[int, int, int]:
+    def begin(self) -> tuple[int, int, int]:
         """Begin an epoch; return its first step, its end, and the first step of the next one."""
         with self._lock:
-            plan, start = self._position.plan, self._position.step
+            plan, start = self._loader.plan, self._loader.step
             if plan is not self._plan:  # class weights were changed
                 if (plan.rank, plan.world_size) != (self._plan.rank, self._plan.world_size):
                     raise PlanError("the rank of the loader was changed", remedy="call to_tf again")
@@ -96,7 +50,7 @@ class Steps:
                 self._iterators.clear()
             batch = plan.batch_at(start)
             following = plan.step_at(plan.end_of_epoch(batch))
-            self._position.seek(following)
+            self._loader.seek(following)
             self._begun.add(start)
             return start, start + plan.steps_left(batch), following
 
@@ -112,18 +66,18 @@ class Steps:
             if start in self._begun:
                 self._begun.remove(start)
             else:
-                self._position.seek(following)
+                self._loader.seek(following)
         return False
 
     def read(self, start: int, until: int) -> list[Any]:
         """Return the batches of the steps ``[start, until)`` of an epoch."""
         with self._lock:
             iterator = self._iterators.pop(start, None)
-        if iterator is None:
-            iterator = self._open(self._position, start)
-        batches = list(islice(iterator, until - start))
-        if len(batches) < until - start:  # the iterator ended with its epoch
-            iterator = self._open(self._position, start)
+        batches = [] if iterator is None else list(islice(iterator, until - start))
+        if iterator is None or not batches:  # the iterator ended with its epoch
+            loader = self._loader.copy()
+            loader.seek(start)
+            iterator = loader.take(sys.maxsize) if loader.plan.is_endless else iter(loader)
             batches = list(islice(iterator, until - start))
         with self._lock:
             self._iterators[until] = iterator
@@ -132,78 +86,31 @@ class Steps:
         return batches
 
 
-def from_steps(find: Callable[[], Steps], plan: Plan, spec: BatchSpec, group: int = 1) -> Any:
-    """Return a dataset whose iterations are epochs of a plan.
+def reference(loader: Loader) -> tuple[Steps, Callable[[], Steps]]:
+    """Return the steps of a loader, and a function that returns them without a reference to them.
 
-    The last element of an epoch is a filter without result: it calls ``Steps.end`` when the epoch
-    is exhausted, also in an iterator that was restored from a checkpoint.
-
-    Args:
-        find: Function that returns the batches. TensorFlow keeps it for ever.
-        plan: The plan.
-        spec: The type of a batch.
-        group: Number of steps per call, if all batches have the same shape.
+    TensorFlow keeps Python functions for ever. Therefore the dataset owns the steps, with their
+    files, threads and buffers. If only a graph of TensorFlow refers to the dataset, others are made
+    of the loader.
     """
-    group = group if spec.is_fixed else 1
+    steps = Steps(loader)
+    owned, known = weakref.ref(steps), weakref.ref(loader)
+    others: list[Steps] = []
 
-    def call(function: Callable[..., Any], arguments: list[Any], types: Any) -> Any:
-        # Stateless, so that iterators can be saved in a checkpoint.
-        return tf.numpy_function(_guard(function), arguments, types, stateful=False)
+    def find() -> Steps:
+        found, owner = owned(), known()
+        if found is not None:
+            return found
+        if not others:
+            if owner is None:
+                raise ClosedError(
+                    "the dataset and its loader were deleted",
+                    remedy="keep a reference to the loader",
+                )
+            others.append(Steps(owner))
+        return others[0]
 
-    @no_autograph  # type: ignore[untyped-decorator]
-    def begin(number: Any) -> Any:
-        scalars = call(lambda each: find().begin(each), [number], [tf.int64] * 3)
-        return tuple(tf.ensure_shape(each, []) for each in scalars)
-
-    @no_autograph  # type: ignore[untyped-decorator]
-    def end(start: Any, following: Any) -> Any:
-        ended = call(lambda *each: find().end(*map(int, each)), [start, following], tf.bool)
-        return tf.ensure_shape(ended, [])
-
-    @no_autograph  # type: ignore[untyped-decorator]
-    def steps(start: Any, stop: Any, following: Any) -> Any:
-        @no_autograph  # type: ignore[untyped-decorator]
-        def get(step: Any, *_: Any) -> Any:
-            until = tf.minimum(step + group, stop)
-            parts = call(partial(_read, find, spec, group), [step, until], spec.dtypes)
-            return spec.unpack(parts, several=group > 1)
-
-        batches = tf.data.Dataset.range(start, stop, group).map(get)
-        nothing = tf.data.Dataset.from_tensors((start, following)).filter(end).map(get)
-        batches = batches.concatenate(nothing)
-        return batches.unbatch() if group > 1 else batches
-
-    dataset = tf.data.Dataset.range(1).map(begin).flat_map(steps)
-    if not find().is_complete:
-        return dataset
-    return dataset.apply(tf.data.experimental.assert_cardinality(plan.steps_per_epoch))
-
-
-def _read(
-    find: Callable[[], Steps], spec: BatchSpec, group: int, step: Any, until: Any
-) -> list[NDArray[Any]]:
-    """Return the arrays of the batches of the steps ``[step, until)``."""
-    batches = find().read(int(step), int(until))
-    if group == 1:
-        return spec.pack(batches[0])
-    stacked: list[NDArray[Any]] = []
-    for row, batch in enumerate(batches):
-        packed = spec.pack(batch)
-        if not stacked:
-            stacked = [_aligned((len(batches), *part.shape), part.dtype) for part in packed]
-        for stack, part in zip(stacked, packed, strict=True):
-            stack[row] = part
-    return stacked
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array that TensorFlow uses without a copy."""
-    if dtype.kind == "O":
-        return np.empty(shape, dtype)
-    size = int(np.prod(shape)) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    return memory[begin : begin + size].view(dtype).reshape(shape)
+    return steps, find
 
 
 class _Calls:
@@ -221,14 +128,14 @@ class _Calls:
         self._is_exiting = False
         self._process = os.getpid()
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         with self._condition:
             if self._is_exiting:
                 self._rejected += 1
                 raise ClosedError("the interpreter is exiting")
             self._running += 1
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._condition:
             self._running -= 1
             if self._is_exiting:
@@ -252,14 +159,11 @@ _CALLS = _Calls()
 atexit.register(_CALLS.finish)
 
 
-def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+def guard(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that raises ClosedError as soon as the interpreter exits."""
 
     def call(*arguments: Any) -> Any:
-        _CALLS.begin()
-        try:
+        with _CALLS:
             return function(*arguments)
-        finally:
-            _CALLS.end()
 
     return call
