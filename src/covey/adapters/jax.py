@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from covey.adapters import convert
-from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, Layout
+from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, ImageKeywords
 from covey.errors import ClosedError, PlanError
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
 from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
 from covey.plan.base import check_int
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 try:
     jax: Any = importlib.import_module("jax")
@@ -67,14 +70,7 @@ def tensor(value: Any, sharding: Any = None) -> Any:
 
 
 def to_jax(
-    loader: Loader,
-    sharding: Any = None,
-    *,
-    prefetch: int = 2,
-    layout: Layout = "NHWC",
-    dtype: Any = None,
-    mean: float | Sequence[float] | None = None,
-    std: float | Sequence[float] | None = None,
+    loader: Loader, sharding: Any = None, *, prefetch: int = 2, **images: Unpack[ImageKeywords]
 ) -> JaxBatches:
     """Return an iterable over the batches of a loader; each ``for`` is an epoch.
 
@@ -89,22 +85,15 @@ def to_jax(
         for x, y in loader.to_jax(sharding):  # x has 128 rows, some of which are on this process
             ...
 
-    `layout`, `dtype`, `mean` and `std` apply to the arrays of a batch that have four dimensions
-    (rows, height, width, channels) and are of uint8, uint16 or floats. They are converted on the
-    device.
-
     Args:
         loader: The loader.
-        sharding: How each array is sharded: a ``jax.sharding.Sharding``, of which arrays with fewer
-            dimensions use the first ones; a mesh with one axis, over which the first dimension is
+        sharding: How each array is sharded: a ``jax.sharding.Sharding`` (lower-rank arrays, such as
+            y, use its leading axes); a mesh with one axis, over which the first dimension is
             divided; or a device (default: the default device). If the number of devices divides the
             classes of a batch, each device has complete classes.
         prefetch: Number of batches whose copy to the device begins before they are requested.
-        layout: Order of the dimensions of images: ``"NHWC"`` or ``"NCHW"``.
-        dtype: Floating point type of images. Integers are scaled to [0, 1].
-        mean: Mean of each channel: the result is ``(x / 255 - mean) / std`` (65535 for uint16),
-            computed in float32.
-        std: Standard deviation of each channel.
+        images: `layout`, `dtype`, `mean` and `std` of images, as for
+            :class:`covey.adapters.conversion.ImageConversion`. They are converted on the device.
 
     Raises:
         PlanError: If an option is invalid, batches cannot be sharded, or the parts of the ranks do
@@ -117,19 +106,19 @@ def to_jax(
     >>> x.shape, y.dtype
     ((4,), dtype('int32'))
     """
-    images = ImageConversion(layout, dtype, mean, std)
-    if images.dtype is not None:
-        found = jax.dtypes.canonicalize_dtype(images.dtype).name
-        if found != images.dtype:
-            raise PlanError(
-                f"JAX converts it to {found}",
-                option="dtype",
-                found=images.dtype,
-                allowed=found,
-                remedy="call jax.config.update('jax_enable_x64', True)",
-            )
+    conversion = ImageConversion(**images)
+    name = conversion.dtype
+    found = None if name is None else jax.dtypes.canonicalize_dtype(name).name
+    if found != name:
+        raise PlanError(
+            f"JAX converts it to {found}",
+            option="dtype",
+            found=name,
+            allowed=found,
+            remedy="call jax.config.update('jax_enable_x64', True)",
+        )
     count = check_int("prefetch", prefetch, 0, MAX_PREFETCH)
-    batches = JaxBatches(loader, _as_sharding(sharding), count, images)
+    batches = JaxBatches(loader, _as_sharding(sharding), count, conversion)
     batches.check()
     return batches
 
@@ -158,10 +147,6 @@ class JaxBatches(Iterator[Any]):
         self._images = images
         self._to_images = None if images.is_identity else jax.jit(self._convert_images)
         self._current: Iterator[Any] | None = None
-
-    def __len__(self) -> int:
-        """Return the number of steps of an epoch."""
-        return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
         loader, plan = self._loader, self._loader.plan
