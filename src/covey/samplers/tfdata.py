@@ -86,7 +86,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
         return (positions, *(tf.gather(each, ids) for each in stored.tensors))
 
     form = BatchSpec((tf.TensorSpec([size], tf.int64),) * 2)
-    loader = Loader(_Ids(), lambda: plan, LoadOptions(rank=0, threads=0))
+    loader = Loader(_DrawnIds(), lambda: plan, LoadOptions(rank=0, threads=0))
     steps = make_dataset(loader, form, group_size(0)).repeat()
     gathered = steps.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -120,7 +120,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     return made.prefetch(tf.data.AUTOTUNE)
 
 
-class _Ids:
+class _DrawnIds:
     """Batches of positions in all batches, and of ids of examples."""
 
     is_native = False

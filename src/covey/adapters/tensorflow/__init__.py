@@ -65,8 +65,8 @@ def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
     """Return a ``tf.data.Dataset`` over batches of a known type.
 
     An epoch is a range of steps, so that TensorFlow can save the position. The last element of an
-    epoch is a filter without result: it calls ``Steps.end`` when the epoch is exhausted, also in an
-    iterator that was restored from a checkpoint.
+    epoch is a filter without result: it calls ``StepSource.end`` when the epoch is exhausted, also
+    in an iterator that was restored from a checkpoint.
 
     Args:
         loader: The loader.
@@ -158,7 +158,8 @@ def position_callback(loader: Loader, *, first_step: int = 0) -> Any:
             optimizer = callback.model.optimizer
             optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
             # Without the underscore, Keras 3 counts updates by several accumulated gradients.
-            step = first_step + int(getattr(optimizer, "_iterations", optimizer.iterations))
+            count = getattr(optimizer, "_iterations", optimizer.iterations)
+            step = first_step + int(count.numpy())
             loader.seek(step)
             batch = loader.plan.batch_at(step)
             is_within = batch % loader.plan.batches_per_epoch

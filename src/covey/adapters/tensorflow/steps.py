@@ -23,7 +23,7 @@ _EXIT_TIMEOUT_S = 10.0
 _QUIET_INTERVAL_S = 0.05
 
 
-class Steps:
+class StepSource:
     """The batches of a loader by step, for the threads of TensorFlow.
 
     TensorFlow prefetches. Therefore an iteration moves the loader to the following epoch when it
@@ -86,18 +86,18 @@ class Steps:
         return batches
 
 
-def reference(loader: Loader) -> tuple[Steps, Callable[[], Steps]]:
+def reference(loader: Loader) -> tuple[StepSource, Callable[[], StepSource]]:
     """Return the steps of a loader, and a function that returns them without a reference to them.
 
     TensorFlow keeps Python functions for ever. Therefore the dataset owns the steps, with their
     files, threads and buffers. If only a graph of TensorFlow refers to the dataset, others are made
     of the loader.
     """
-    steps = Steps(loader)
+    steps = StepSource(loader)
     owned, known = weakref.ref(steps), weakref.ref(loader)
-    others: list[Steps] = []
+    others: list[StepSource] = []
 
-    def find() -> Steps:
+    def find() -> StepSource:
         found, owner = owned(), known()
         if found is not None:
             return found
@@ -107,7 +107,7 @@ def reference(loader: Loader) -> tuple[Steps, Callable[[], Steps]]:
                     "the dataset and its loader were deleted",
                     remedy="keep a reference to the loader",
                 )
-            others.append(Steps(owner))
+            others.append(StepSource(owner))
         return others[0]
 
     return steps, find
