@@ -456,13 +456,15 @@ def test_replicas_and_the_end_of_the_process(tmp_path):
     command = [sys.executable, "-c", REPLICAS, str(tmp_path / "data"), str(tmp_path / "shards")]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["True"] * 12
+    assert run.stdout.split() == ["True"] * 13
 
 
 REPLICAS = """
 import sys
+import keras
 import numpy as np, tensorflow as tf
 import covey
+from covey.adapters.tensorflow import position_callback
 from covey.samplers import TFRecordDatasetSampler
 
 cpu, = tf.config.list_physical_devices("CPU")
@@ -495,6 +497,15 @@ for batches in (labelled, mapped):
     for _ in range(2):
         parts = replicas(next(iterator)[1])
         print([len(part) for part in parts] == [12, 12] and len(set(np.concatenate(parts))) == 12)
+# Keras reads a batch to build the model, which is an iteration.
+trained = covey.open(sys.argv[1]).batches(4, 2, seed=1, steps_per_epoch=4)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(12)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+for _ in range(2):
+    callback = position_callback(trained)
+    model.fit(trained.to_tf(), epochs=2, verbose=0, shuffle=False, callbacks=[callback])
+print(trained.step == 16 == int(model.optimizer.iterations.numpy()))
 busy = iter(loader.to_tf().repeat().prefetch(100_000))  # still runs when the interpreter exits
 next(busy)
 """
