@@ -26,7 +26,6 @@ from plan_cases import class_table
 from written import write
 
 from covey import CoveyError
-from covey.adapters.step_reader import StepReader
 from covey.errors import ClosedError, PlanError
 from covey.loader import state
 from covey.plan import BalancedPlan
@@ -256,7 +255,7 @@ class LoaderMachine(RuleBasedStateMachine):
     )
     def start(self, kind, plan, ranks, prefetch):
         self.ds, self.make, self.prefetch = self.made(kind), PLANS[plan], prefetch
-        self.is_balanced, self.is_endless = plan == "balanced", plan in ("balanced", "fill")
+        self.is_balanced, self.remainder = plan == "balanced", plan
         self.batch, self.changes, self.iterator, self.left = 0, {}, None, 0
         self.make_loader(ranks, 1)
 
@@ -265,6 +264,11 @@ class LoaderMachine(RuleBasedStateMachine):
         options = {"rank": self.rank, "world_size": self.world_size, "mode": self.mode}
         self.loader = self.make(self.ds, threads=threads, prefetch=self.prefetch, **options)
         self.per_step = self.world_size if self.mode == "independent" else 1
+        # Batches continue after an epoch unless its last step is incomplete.
+        one = self.per_step == 1
+        self.is_endless = self.remainder in ("balanced", "fill") or (
+            self.remainder == "drop" and one
+        )
         whole = self.make(self.ds).plan
         # Of an epoch of all ranks, which is a number of steps if batches continue after it.
         self.batches = 7 * self.per_step if self.is_balanced else whole.batches_per_epoch
@@ -458,18 +462,3 @@ def test_rank_without_a_batch_in_a_step(ds):
     assert ds.sequential(60, rank=2, **ranks).batch(0)[1].shape == (60,)
     with pytest.raises(PlanError, match="rank 3 has no batch in step 0"):
         ds.sequential(60, rank=3, **ranks).batch(0)
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [5, 6, 0, 1, 7, 2],
-        [9, 8, 7, 7, 7],
-        [begin + step for step in range(3) for begin in range(0, 60, 10)],  # concurrent iterations
-    ],
-)
-def test_step_reader(ds, steps):
-    for loader in (ds.batches(4, 2, seed=3), ds.shuffled(70, seed=1)):  # 70, 70, 40 records
-        reader = StepReader(loader)
-        for step in (*steps, *range(7)):
-            assert same(reader[step], loader.batch(step))

@@ -159,10 +159,10 @@ class JaxBatches(Iterator[Any]):
                 plan, batches = loader.plan, self._prefetched()
             result = next(batches)
             batch += plan.batches_per_step
-            _move(loader, batch if plan.is_endless else min(batch, end))
+            loader.move(plan, batch if plan.is_endless else min(batch, end))
             yield result
         if not plan.is_endless and batch < end:  # other ranks have one more step
-            _move(loader, end)
+            loader.move(plan, end)
 
     def _prefetched(self) -> Iterator[Any]:
         """Iterate over the converted batches from the position of the loader on."""
@@ -241,15 +241,6 @@ class JaxBatches(Iterator[Any]):
                 x = x.astype(compute) * scale.astype(compute) + shift.astype(compute)
             x = x.astype(name)
         return x.transpose(0, 3, 1, 2) if self._images.layout == "NCHW" else x
-
-
-def _move(loader: Loader, batch: int) -> None:
-    """Move a loader to a batch, also to one between two steps after a change of ranks."""
-    step = loader.plan.step_at(batch)
-    if loader.plan.batch_at(step) == batch:
-        loader.seek(step)
-    else:
-        loader.load_state_dict({**loader.state_dict(), "batch": batch})
 
 
 def _is_image(value: Any) -> bool:

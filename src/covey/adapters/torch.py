@@ -272,7 +272,7 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
 
     @batch.setter
     def batch(self, batch: int) -> None:
-        self._loader._move(self._loader.plan, batch)  # may be within a step, unlike seek()
+        self._loader.move(self._loader.plan, batch)  # may be within a step, unlike seek()
 
     def _save(self) -> dict[str, Any]:
         return self._loader.state_dict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -436,8 +436,24 @@ class RawFormat:
         return np.array(self.examples.raw.read(ids), object)
 
 
-Format = BatchFormat | RawFormat
-"""Contents of a batch."""
+class Format(Protocol):
+    """Contents of a batch."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native core builds the batches; only a :class:`BatchFormat` can be."""
+
+    def build(
+        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
+    ) -> Any:
+        """Return a batch of the examples `ids`.
+
+        Args:
+            ids: Record ids.
+            classes: Class ids of the records, if the plan has them.
+            key: Step and rank of the batch.
+            check_cancelled: Function that raises if the batch is no longer needed.
+        """
 
 
 def _same_location(location: RecordLocation, _: int) -> RecordLocation:

@@ -19,6 +19,7 @@ from covey.loader.prefetch import Allocate, BatchBuilder, Producer, detach, star
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_int, check_step
+from covey.schema import Features
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -91,9 +92,10 @@ class Loader(ForkAware):
         return f"<covey.Loader: {steps} per epoch, the next is step {self.step:,}>"
 
     def _repr_html_(self) -> str:
-        names = self._format.names if isinstance(self._format, BatchFormat) else ()
-        selected = self._format.examples.features.select(names)
-        return features_html(self._title().strip("<>"), selected, self._rows())
+        form, features = self._format, Features({})
+        if isinstance(form, BatchFormat):
+            features = form.examples.features.select(form.names)
+        return features_html(self._title().strip("<>"), features, self._rows())
 
     def __enter__(self) -> Loader:
         return self
@@ -123,7 +125,7 @@ class Loader(ForkAware):
 
     def seek(self, step: int) -> None:
         """Continue with `step`, counted over all epochs."""
-        self._move(self._plan, self._plan.batch_at(check_step(step, self._plan)))
+        self.move(self._plan, self._plan.batch_at(check_step(step, self._plan)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a JSON object, which is the same on all ranks.
@@ -138,7 +140,7 @@ class Loader(ForkAware):
         Raises:
             PlanError: If it is not a valid state, or the state of other batches.
         """
-        self._move(*states.load(self._plan, state_dict))
+        self.move(*states.load(self._plan, state_dict))
 
     def set_class_weights(self, class_weights: Weights | None) -> None:
         """Draw classes by other weights from the next step on, also in a running iteration.
@@ -158,10 +160,11 @@ class Loader(ForkAware):
     def set_rank(self, rank: int, world_size: int) -> None:
         """Take the part of another rank from the next step on, in the mode of the options."""
         options = replace(self._options, rank=rank, world_size=world_size)
-        self._move(options.share(self._plan), self._batch)
+        self.move(options.share(self._plan), self._batch)
         self._options = options
 
-    def _move(self, plan: Plan, batch: int) -> None:
+    def move(self, plan: Plan, batch: int) -> None:
+        """Move to a batch of a plan, also to one between two steps after a change of ranks."""
         self.close()
         self._plan, self._batch = plan, batch
 
