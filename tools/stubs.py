@@ -16,7 +16,7 @@ PROLOGUE = '''\
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from numpy import dtype, int64, uint8, uint32, uint64
+from numpy import dtype, float32, float64, int64, uint8, uint32, uint64
 from numpy.typing import NDArray
 
 Buffer: TypeAlias = Any

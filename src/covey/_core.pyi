@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from numpy import dtype, int64, uint8, uint32, uint64
+from numpy import dtype, float32, float64, int64, uint8, uint32, uint64
 from numpy.typing import NDArray
 
 Buffer: TypeAlias = Any
@@ -216,6 +216,19 @@ class ColumnSpec:
         `shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower than the dtype's; `image` is (height, width, whether it has 16 bits) of encoded images.
         """
 
+def is_same_in_float32(value: float) -> bool:
+    """
+    Whether a number has the same shortest decimal form as the float32 nearest to it.
+    """
+
+def are_same_in_float32(values: NDArray[float64]) -> NDArray[uint8]:
+    """Return 1 for each number that is_same_in_float32, and 0 for others."""
+
+def widen_by_decimal(values: NDArray[float32]) -> NDArray[float64]:
+    """
+    Return the numbers that the shortest decimal forms of float32 values denote.
+    """
+
 class ColumnSet:
     """Checked columns, ready to be encoded."""
 
@@ -247,7 +260,7 @@ class Encoder:
 class ExampleBuffer:
     """A buffer of encoded examples."""
 
-    def __init__(self, encoder: Encoder) -> None: ...
+    def __init__(self, encoder: Encoder, counts_rounding: bool) -> None: ...
     def append(self, example: dict[str, Any], coerce: Callable[[int, Any], Any] | None) -> None:
         """Encode and frame one example."""
 
@@ -261,6 +274,12 @@ class ExampleBuffer:
     ) -> tuple[str, Any]:
         """
         Encode items of an iterator until the buffer has `bytes` bytes or `count` were added: ('end', 'full' or 'item', the item that could not be encoded).
+        """
+
+    @property
+    def rounding(self) -> list[tuple[int, int]]:
+        """
+        How many numbers of lists were rounded to float32, and how many there are, by column; empty if they are not counted.
         """
 
     @property

@@ -76,10 +76,13 @@ def ragged_case(draw: Any, rows: int) -> Case:
     return Case(Ragged(dtype, depth), [draw(nested) for _ in range(rows)])
 
 
+KINDS_OF_COVEY = ["inner", "dynamic", "wide", "strings", "sparse", "text rows", "optional"]
+
+
 @st.composite
 def odd_case(draw: Any, rows: int) -> Case:
     """A feature that TFDS and parse_example do not have."""
-    kind = draw(st.sampled_from(["inner", "dynamic", "strings", "sparse", "text rows", "optional"]))
+    kind = draw(st.sampled_from(KINDS_OF_COVEY))
     sizes = st.integers(0, 3)
     if kind == "inner":
         return Case(
@@ -90,6 +93,9 @@ def odd_case(draw: Any, rows: int) -> Case:
         feature = Tensor("float32", (None, 2, None), encoding="bytes")
         shape = st.tuples(sizes, st.just(2), sizes)
         return Case(feature, [draw(arrays("float32", draw(shape))) for _ in range(rows)])
+    if kind == "wide":
+        wide = st.lists(st.lists(st.floats(allow_nan=False), max_size=3), max_size=3)
+        return Case(Ragged("float64"), [draw(wide) for _ in range(rows)])
     if kind == "strings":
         pairs = st.lists(st.binary(max_size=3), min_size=2, max_size=2)
         lists = st.lists(pairs, max_size=3)
@@ -209,4 +215,4 @@ def plain(value: Any) -> Any:
         return value.to_dense().tolist()
     if hasattr(value, "tolist"):
         return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -270,6 +270,7 @@ def test_features_that_tfds_lacks(tmp_path):
             "raws": Tensor("uint32", (None, 1), encoding="bytes_each"),
             "texts": Tensor("str", (1, 2)),
             "two channels": Image((None, None, 2)),
+            "wide": Ragged("float64", 3),
         }
     )
     matrix = SparseArray(np.array([[1, 2], [3, 4]]), np.array([7, -7], np.int8), (4, 5))
@@ -283,6 +284,7 @@ def test_features_that_tfds_lacks(tmp_path):
             "raws": [[5], [6]],
             "texts": [["a", "é"]],
             "two channels": grey,
+            "wide": [[[0.1], []], [[1 / 3]]],
         }
     )
     _, (found,) = opened(tmp_path, features, [record])
@@ -294,6 +296,11 @@ def test_features_that_tfds_lacks(tmp_path):
         "raws": [b"\5\0\0\0", b"\6\0\0\0"],
         "texts": [[b"a", "é".encode()]],
         "two channels": grey.tolist(),
+        "wide": {
+            "ragged_flat_values": np.array([0.1, 1 / 3]).tobytes(),
+            "ragged_row_lengths_0": [2, 1],
+            "ragged_row_lengths_1": [1, 0, 1],
+        },
     }
     again = features_from_tfds(tmp_path)
     assert again["matrix/values"] == Tensor("int8", (None,))

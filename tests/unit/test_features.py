@@ -380,7 +380,6 @@ class TestInvalidSchemas:
             (lambda: Tensor("int64", (2,), default=[1]), "has shape"),
             (lambda: Ragged("int64", 1), "must be from 2 to 16"),
             (lambda: Ragged("int64", 10**9), "must be from 2 to 16"),
-            (lambda: Ragged("float64"), "ragged float64 is not supported"),
             (lambda: Ragged("int64", 2, (None,)), "must be a tuple of integers >= 1"),
             (lambda: Sparse("int64", ()), "must be a tuple of integers >= 1"),
             (lambda: Sparse("str", (3,)), "must be a number, not float64"),

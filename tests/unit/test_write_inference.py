@@ -58,6 +58,16 @@ def test_features_are_those_of_infer(mixture, workers, memory_limit):
 
 
 LATE = {
+    "decimals, then a long one": ([i / 10 for i in range(150)] + [1 / 3], Tensor("float64")),
+    "a time stamp, then decimals": (
+        [1700000000.123, *(i / 10 for i in range(99))],
+        Tensor("float64"),
+    ),
+    "integers, then a time stamp": ([*range(150), 1700000000.123], Tensor("float64")),
+    "integers, decimals, a time stamp": (
+        [*range(50), 0.1, 0.2, 1700000000.123],
+        Tensor("float64"),
+    ),
     "integers, then a float": ([*range(300), 0.5, 7], Tensor("float32")),
     "large integers, then a float": ([2**40 + 1] * 150 + [0.5], Tensor("float64")),
     "a float, then a large integer": ([0.5] * 150 + [2**24 + 1], Tensor("float64")),
@@ -67,6 +77,10 @@ LATE = {
     "empty lists, then nested ones": ([[]] * 150 + [[["a"]]], Tensor("str", (None, 1))),
     "rows of other lengths": ([[[1, 2], [3, 4]]] * 150 + [[[1], [2, 3]]], Ragged("int64")),
     "ragged integers, then floats": ([[[], [7]]] * 150 + [[[1.5], []]], Ragged("float32")),
+    "ragged integers, then large ones and floats": (
+        [[[], [7]]] * 9 + [[[2**40 + 1], [0.5]]],
+        Ragged("float64"),
+    ),
     "ragged integers, then none": ([[[], [7]]] * 150 + [[]], Ragged("int64")),
     "strings, then bytes": (["a"] * 150 + [b"\xff"], Tensor("bytes")),
     "arrays of other sizes": (
@@ -80,6 +94,7 @@ LATE = {
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("case", LATE)
 def test_features_that_the_last_example_changes(tmp_path, case, workers):
+    """Earlier values are unchanged, though most of them were encoded with other features."""
     values, kind = LATE[case]
     examples = [{"x": value} for value in values]
     written = write(iter(examples), tmp_path, shuffle=False, memory_limit=20_000, workers=workers)
@@ -90,11 +105,13 @@ def test_features_that_the_last_example_changes(tmp_path, case, workers):
 
 
 @WORKERS
-def test_ragged_float64_is_rejected(tmp_path, workers):
-    examples = [{"x": [[], [7]]}] * 9 + [{"x": [[2**40 + 1], [0.5]]}]
-    with pytest.raises(FeatureError, match="float64") as caught:
-        write(iter(examples), tmp_path / "birds", workers=workers)
-    assert caught.value.feature == "x"
+def test_large_integers_beside_floats_are_errors(tmp_path, workers):
+    for values in ([2**53 + 1] * 9 + [0.5], [0.5] * 9 + [2**53 + 1]):
+        examples = [{"x": value} for value in values]
+        with pytest.raises(FeatureError, match="the integer 9007199254740993") as caught:
+            write(iter(examples), tmp_path / "birds", workers=workers)
+        assert caught.value.feature == "x"
+        assert "strings" in caught.value.remedy
     assert not (tmp_path / "birds").exists()
 
 

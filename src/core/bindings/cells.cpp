@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "../decimal.h"
+
 namespace covey {
 namespace {
 
@@ -55,6 +57,14 @@ bool takes_lists(Element element, Accept accept) noexcept {
   }
 }
 
+// Whether a column holds Python floats that float32 holds as well, while types are inferred: they
+// are stored as float32, but are not an array's.
+bool is_decimal(const ColumnSpec& spec, Accept accept) noexcept {
+  const Column& column = spec.column;
+  return accept == Accept::inferred && spec.shape.empty() && column.wire == Wire::floats &&
+         column.element == Element::float64;
+}
+
 // Writes a Python number in the memory layout of the column; returns false if it does not fit.
 bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
                 std::uint8_t* out) noexcept {
@@ -77,13 +87,19 @@ bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
       std::memcpy(out, &integer, element_size(element));
       return true;
     }
-    const long long most = element == Element::float32 ? kMaxExactFloat32 : kMaxExactFloat64;
+    const bool narrow = element == Element::float32 || is_decimal(spec, accept);
+    const long long most = narrow ? kMaxExactFloat32 : kMaxExactFloat64;
     // Inference must see negative integers: no dtype fits them and integers above 2^63.
     const long long least = accept == Accept::inferred ? 0 : -most;
     if (integer < least || integer > most) return false;
     number = static_cast<double>(integer);
   } else if (PyFloat_Check(value) && floats) {
     number = PyFloat_AS_DOUBLE(value);
+    if (accept == Accept::inferred && spec.shape.empty()) {
+      // Beside scalars of numpy's float32, inference must see those of Python.
+      if (element == Element::float32) return false;
+      if (is_decimal(spec, accept) && !is_same_in_float32(number)) return false;
+    }
   } else {
     return false;
   }
@@ -101,7 +117,7 @@ bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
 // level, -1 if none was seen; returns false if they differ, or if a value does not fit.
 bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
                  std::vector<std::int64_t>& sizes, std::size_t level,
-                 std::vector<std::uint8_t>& out) {
+                 std::vector<std::uint8_t>& out, Rounding* rounding) {
   if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
   if (sizes[level] < 0) sizes[level] = size;
@@ -111,7 +127,7 @@ bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
     // An empty list says nothing about the levels below it: the Python side decides.
     if (size == 0) return false;
     for (Py_ssize_t i = 0; i < size; ++i) {
-      if (!append_list(items[i], spec, accept, sizes, level + 1, out)) return false;
+      if (!append_list(items[i], spec, accept, sizes, level + 1, out, rounding)) return false;
     }
     return true;
   }
@@ -121,7 +137,13 @@ bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
   std::uint8_t* to = out.data() + begin;
   for (Py_ssize_t i = 0; i < size; ++i, to += width) {
     if (!put_number(items[i], spec, accept, to)) return false;
+    if (rounding != nullptr && PyFloat_Check(items[i])) {
+      const double number = PyFloat_AS_DOUBLE(items[i]);
+      const bool same = number == static_cast<float>(number) || is_same_in_float32(number);
+      rounding->rounded += !same;
+    }
   }
+  if (rounding != nullptr) rounding->total += static_cast<std::size_t>(size);
   return true;
 }
 
@@ -192,13 +214,18 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, Accept ac
     std::vector<std::uint8_t>& numbers = scratch.lists[c];
     numbers.clear();
     scratch.list_shape = spec.shape;
-    if (!append_list(value, spec, accept, scratch.list_shape, 0, numbers)) return false;
+    Rounding* rounding = nullptr;
+    if (scratch.counts_rounding && column.element == Element::float32) {
+      rounding = &scratch.rounding[c];
+      *rounding = {};
+    }
+    if (!append_list(value, spec, accept, scratch.list_shape, 0, numbers, rounding)) return false;
     cell.numbers = numbers.data();
     cell.count = numbers.size() / element_size(column.element);
     return true;
   }
 
-  if (!PyObject_CheckBuffer(value)) return false;
+  if (!PyObject_CheckBuffer(value) || is_decimal(spec, accept)) return false;
   Py_buffer buffer;
   if (PyObject_GetBuffer(value, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
     PyErr_Clear();  // not contiguous, or a dtype without a format: the Python side converts it

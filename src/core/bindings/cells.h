@@ -9,6 +9,17 @@
 
 namespace covey {
 
+// The numbers of lists that a float32 column stores.
+struct Rounding {
+  std::uint64_t rounded = 0;  // whose shortest decimal form changes
+  std::uint64_t total = 0;
+
+  void add(const Rounding& other) noexcept {
+    rounded += other.rounded;
+    total += other.total;
+  }
+};
+
 // Scratch memory of encode_example(), reused by the next call.
 struct Scratch {
   explicit Scratch(std::size_t columns)
@@ -17,7 +28,8 @@ struct Scratch {
         numbers(columns),
         string(columns),
         strings(columns),
-        lists(columns) {}
+        lists(columns),
+        rounding(columns) {}
 
   std::vector<Cell> cells;
   std::vector<std::size_t> sizes;
@@ -26,10 +38,13 @@ struct Scratch {
   std::vector<std::vector<Bytes>> strings;       // lists of them, by column
   std::vector<std::vector<std::uint8_t>> lists;  // lists of numbers, by column
   std::vector<std::int64_t> list_shape;          // of the list that is being read
+  std::vector<Rounding> rounding;                // of lists, by column, if they are counted
+  bool counts_rounding = false;
   std::vector<View> views;
   std::vector<nb::object> held;
 
   void release() {
+    counts_rounding = false;
     views.clear();
     held.clear();
   }

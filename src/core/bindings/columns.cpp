@@ -15,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "../decimal.h"
 #include "../image_header.h"
 
 namespace covey {
@@ -141,6 +142,20 @@ void init(ColumnSpec* self, std::string key, std::string_view dtype, std::string
   new (self) ColumnSpec(std::move(result));
 }
 
+Array<std::uint8_t> are_same_in_float32(ArrayArg<double> values) {
+  Buffer<std::uint8_t> found;
+  std::uint8_t* out = found.extend(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) *out++ = is_same_in_float32(values(i));
+  return to_numpy(std::move(found));
+}
+
+Array<double> widen_all_by_decimal(ArrayArg<float> values) {
+  Buffer<double> found;
+  double* out = found.extend(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) *out++ = widen_by_decimal(values(i));
+  return to_numpy(std::move(found));
+}
+
 }  // namespace
 
 bool ImageCheck::takes(Bytes value) const noexcept {
@@ -172,6 +187,14 @@ void register_columns(nb::module_& m) {
           "`shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower "
           "than the dtype's; `image` is (height, width, whether it has 16 bits) of encoded "
           "images.");
+  m.def("is_same_in_float32", &is_same_in_float32, nb::arg("value"),
+        "Whether a number has the same shortest decimal form as the float32 nearest to it.");
+  m.def("are_same_in_float32", &are_same_in_float32, nb::arg("values"),
+        nb::sig("def are_same_in_float32(values: NDArray[float64]) -> NDArray[uint8]"),
+        "Return 1 for each number that is_same_in_float32, and 0 for others.");
+  m.def("widen_by_decimal", &widen_all_by_decimal, nb::arg("values"),
+        nb::sig("def widen_by_decimal(values: NDArray[float32]) -> NDArray[float64]"),
+        "Return the numbers that the shortest decimal forms of float32 values denote.");
 }
 
 }  // namespace covey

@@ -57,12 +57,19 @@ class PyEncoder {
     return record;
   }
 
-  // The same, appended to `frames` with its frame; `frames` is unchanged on failure.
-  void append_example(nb::dict example, nb::handle coerce, Frames& frames) {
+  // The same, appended to `frames` with its frame; `frames` is unchanged on failure. Adds to
+  // `rounding`, which has an element per column, unless it is empty.
+  void append_example(nb::dict example, nb::handle coerce, Frames& frames,
+                      std::vector<Rounding>& rounding) {
     Lent scratch(*this);
+    scratch->counts_rounding = !rounding.empty();
+    for (std::size_t c = 0; c < rounding.size(); ++c) scratch->rounding[c] = {};
     const std::size_t size = fill(example, coerce, *scratch);
     encoder_.frame(scratch->cells.data(), scratch->sizes.data(), size, frames);
+    for (std::size_t c = 0; c < rounding.size(); ++c) rounding[c].add(scratch->rounding[c]);
   }
+
+  std::size_t column_count() const noexcept { return specs_.size(); }
 
   // Checks columns of `rows` rows. Each is None (absent) or (values, row_splits | None); values
   // are contiguous numbers, or a list of bytes and str, or (data, offsets) of strings.

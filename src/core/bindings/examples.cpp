@@ -6,11 +6,13 @@ namespace {
 // Collects encoded examples for a block.
 class ExampleBuffer {
  public:
-  explicit ExampleBuffer(nb::object encoder)
-      : held_(encoder), encoder_(nb::cast<PyEncoder&>(encoder)) {}
+  ExampleBuffer(nb::object encoder, bool counts_rounding)
+      : held_(encoder),
+        encoder_(nb::cast<PyEncoder&>(encoder)),
+        rounding_(counts_rounding ? encoder_.column_count() : 0) {}
 
   void append(nb::dict example, nb::handle coerce) {
-    encoder_.append_example(example, coerce, frames_);
+    encoder_.append_example(example, coerce, frames_, rounding_);
   }
 
   // Encodes items of an iterator, each before the next is requested, until the buffer has `bytes`
@@ -43,7 +45,14 @@ class ExampleBuffer {
   std::size_t size() const noexcept { return frames_.lengths.size(); }
   std::size_t bytes() const noexcept { return frames_.data.size(); }
 
+  nb::list rounding() const {
+    nb::list found;
+    for (const Rounding& each : rounding_) found.append(nb::make_tuple(each.rounded, each.total));
+    return found;
+  }
+
   nb::tuple take() {
+    for (Rounding& each : rounding_) each = {};
     Frames frames = std::move(frames_);
     frames_ = Frames();
     return to_tuple(std::move(frames));
@@ -66,7 +75,7 @@ class ExampleBuffer {
   // Returns whether an example could be encoded; the Python side encodes it again for the error.
   bool append_or_not(nb::dict example, nb::handle coerce) {
     try {
-      encoder_.append_example(example, coerce, frames_);
+      encoder_.append_example(example, coerce, frames_, rounding_);
       return true;
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;
@@ -76,6 +85,7 @@ class ExampleBuffer {
 
   nb::object held_;  // keeps the encoder alive
   PyEncoder& encoder_;
+  std::vector<Rounding> rounding_;
   Frames frames_;
 };
 
@@ -83,8 +93,8 @@ class ExampleBuffer {
 
 void register_examples(nb::module_& m) {
   nb::class_<ExampleBuffer>(m, "ExampleBuffer", "A buffer of encoded examples.")
-      .def(nb::init<nb::object>(), nb::arg("encoder"),
-           nb::sig("def __init__(self, encoder: Encoder) -> None"))
+      .def(nb::init<nb::object, bool>(), nb::arg("encoder"), nb::arg("counts_rounding"),
+           nb::sig("def __init__(self, encoder: Encoder, counts_rounding: bool) -> None"))
       .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce").none(),
            nb::sig("def append(self, example: dict[str, Any], "
                    "coerce: Callable[[int, Any], Any] | None) -> None"),
@@ -96,6 +106,10 @@ void register_examples(nb::module_& m) {
                    "count: int) -> tuple[str, Any]"),
            "Encode items of an iterator until the buffer has `bytes` bytes or `count` were added: "
            "('end', 'full' or 'item', the item that could not be encoded).")
+      .def_prop_ro("rounding", &ExampleBuffer::rounding,
+                   nb::sig("def rounding(self) -> list[tuple[int, int]]"),
+                   "How many numbers of lists were rounded to float32, and how many there are, by "
+                   "column; empty if they are not counted.")
       .def_prop_ro("bytes", &ExampleBuffer::bytes, "The bytes that are held.")
       .def("__len__", &ExampleBuffer::size, "How many examples are held.")
       .def("take", &ExampleBuffer::take,

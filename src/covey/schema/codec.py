@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +27,20 @@ from covey.schema.guess import is_hugging_face_file
 from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
+
+Rounding = Mapping[str, tuple[int, int]]
+"""How many numbers in the lists of a feature were rounded to float32, and how many there are."""
+
+
+def add_rounding(parts: Iterable[Rounding]) -> Rounding:
+    """Return the sums of what was rounded in several parts of the examples."""
+    found: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        for name, (rounded, total) in part.items():
+            before = found.get(name, (0, 0))
+            found[name] = (before[0] + rounded, before[1] + total)
+    return found
+
 
 MAX_DEPTH = 32
 """Maximum number of levels of nested features."""
@@ -203,7 +217,7 @@ class ExampleEncoder:
         self._columns = columns
         self._flatten = flatten
         self._physical = [column for parts in columns.values() for column in parts]
-        self._owners = [name for name, parts in columns.items() for _ in parts]
+        self.owners = [name for name, parts in columns.items() for _ in parts]
         self.encoder = _core.Encoder([column.spec() for column in self._physical])
 
     def encode(self, example: Mapping[str, Any]) -> bytes:
@@ -223,14 +237,14 @@ class ExampleEncoder:
                 return encode(self._split(example), coerce)
         except _core.Fault as fault:
             first = fault
-        raise value_error(first, self._physical, self._owners)
+        raise value_error(first, self._physical, self.owners)
 
     def coerce(self, index: int, value: Any) -> Any:
         """Convert a value to the type of the column at `index`."""
         try:
             return self._physical[index].coerce(value)
         except FeatureError as error:
-            raise add_feature(error, self._owners[index]) from None
+            raise add_feature(error, self.owners[index]) from None
 
     def _split(self, example: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -261,7 +275,7 @@ class ExampleEncoder:
         try:
             return self.encoder.columns(given, rows), rows
         except _core.Fault as fault:
-            raise value_error(fault, self._physical, self._owners) from None
+            raise value_error(fault, self._physical, self.owners) from None
 
 
 Run = Callable[[_core.Decoder, list[Any]], list[Any]]
@@ -391,11 +405,16 @@ class Rows:
 
 
 class ExampleBlock:
-    """A block of records that is filled with examples."""
+    """A block of records that is filled with examples.
 
-    def __init__(self, encoding: ExampleEncoder) -> None:
+    Args:
+        encoding: The encoder.
+        counts_rounding: Whether to count the numbers of lists that float32 rounds.
+    """
+
+    def __init__(self, encoding: ExampleEncoder, *, counts_rounding: bool = False) -> None:
         self._encoding = encoding
-        self._buffer = _core.ExampleBuffer(encoding.encoder)
+        self._buffer = _core.ExampleBuffer(encoding.encoder, counts_rounding)
 
     def __len__(self) -> int:
         return len(self._buffer)
@@ -404,6 +423,12 @@ class ExampleBlock:
     def bytes(self) -> int:
         """Size of the frames in bytes."""
         return self._buffer.bytes
+
+    @property
+    def rounding(self) -> Rounding:
+        """Numbers of lists in the block that were rounded to float32, if they are counted."""
+        counted = zip(self._encoding.owners, self._buffer.rounding, strict=False)
+        return {name: counts for name, counts in counted if counts[1]}
 
     def append(self, example: Mapping[str, Any]) -> None:
         """Encode an example like :meth:`Features.encode`.
@@ -444,5 +469,5 @@ class ExampleBlock:
         self._encoding.run(self._buffer.append, example, coerce)
 
     def take(self) -> Block:
-        """Return the block, and start the next one."""
+        """Return the block, and start the next one, whose numbers are counted from 0."""
         return Block(*self._buffer.take())

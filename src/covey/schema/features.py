@@ -306,9 +306,13 @@ class Features(Mapping[str, Feature]):
         """
         return self._encoder.encode(example)
 
-    def begin_block(self) -> ExampleBlock:
-        """Return an empty block of records, for adding examples one by one."""
-        return ExampleBlock(self._encoder)
+    def begin_block(self, *, counts_rounding: bool = False) -> ExampleBlock:
+        """Return an empty block of records, for adding examples one by one.
+
+        Args:
+            counts_rounding: Whether to count the numbers of lists that float32 rounds.
+        """
+        return ExampleBlock(self._encoder, counts_rounding=counts_rounding)
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """Return the records of many examples, given by column.

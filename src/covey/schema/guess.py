@@ -1,4 +1,18 @@
-"""Type inference: the type of one value, and the type that fits several values."""
+"""Type inference: the type of one value, and the type that fits several values.
+
+Floats of Python, and so of CSV and JSON, have no precision of their own:
+
+====================  ============================================================================
+single floats         float32 if the shortest decimal form of every value is the same in float32,
+                      such as 0.1, otherwise float64. While later values are unknown, they are
+                      encoded as float32; if one of these requires float64, the decimal forms of
+                      the others give their float64
+lists of floats       float32; how many values are rounded is counted
+integers beside them  exact, up to 2**24 in float32 and 2**53 in float64; others are errors
+====================  ============================================================================
+
+Scalars and arrays of numpy keep their dtype. Beside Python floats, numpy floats become float64.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +38,9 @@ from covey.schema.types import Feature, Ragged, Sparse
 
 # Arrays of these are stored as raw bytes: a list would take two to ten times the space.
 _RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
-# Integers up to this magnitude are exact in float32.
+# Integers up to these magnitudes are exact in float32 and float64.
 _MAX_EXACT = 1 << 24
+MAX_EXACT_FLOAT64 = 1 << 53
 _MAX_LIST_DEPTH = 16
 
 
@@ -60,8 +75,20 @@ class Guess:
         """The fields that determine the feature."""
         return self.dtype, self.shape, self.depth, self.sparse, self.array, self.image, self.audio
 
-    def feature(self) -> Feature:
-        """Return the feature of this type."""
+    @property
+    def is_decimal(self) -> bool:
+        """Whether the values are Python floats that are the same in float32."""
+        return self.dtype == "float32" and not (self.array or self.shape or self.depth)
+
+    def feature(self, *, is_final: bool = True) -> Feature:
+        """Return the feature of this type.
+
+        Args:
+            is_final: Whether all values are known. Otherwise, Python floats that are the same in
+                float32 are float64, stored as float32; see :func:`restore_decimals`.
+        """
+        if self.is_decimal and not is_final:
+            return DECIMAL
         dtype = self.dtype or "float32"
         if self.audio is not None:
             return self.audio
@@ -75,6 +102,40 @@ class Guess:
         if self.shape.count(None) > 1:
             raw = True
         return Tensor(dtype, self.shape, encoding="bytes" if raw else None)
+
+
+DECIMAL = Tensor("float64", encoding="list")
+"""Feature of Python floats that are the same in float32, until all values are known."""
+
+
+def is_decimal(feature: Feature) -> bool:
+    """Return whether a feature is :data:`DECIMAL`, with any default."""
+    return isinstance(feature, Tensor) and (feature.dtype, feature.shape, feature.encoding) == (
+        DECIMAL.dtype,
+        DECIMAL.shape,
+        DECIMAL.encoding,
+    )
+
+
+def restore_decimals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values of a :data:`DECIMAL` feature, of which float32 was stored."""
+    with np.errstate(over="ignore"):
+        return _core.widen_by_decimal(np.ascontiguousarray(values, np.float32))
+
+
+def count_rounded(values: Any) -> tuple[int, int]:
+    """Return how many numbers of lists float32 rounds, and how many there are.
+
+    Numbers whose shortest decimal form is the same in float32 are not rounded.
+    """
+    level: list[Any] = [each for each in values if isinstance(each, (list, tuple))]
+    while level and all(isinstance(each, (list, tuple)) for each in level):
+        level = list(itertools.chain.from_iterable(level))
+    floats = np.array([each for each in level if isinstance(each, float)], np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_exact = floats.astype(np.float32) == floats
+    is_same = _core.are_same_in_float32(floats).view(np.bool_)
+    return int((~(is_exact | is_same)).sum()), len(level)
 
 
 def is_hugging_face_file(value: Any) -> bool:
@@ -105,11 +166,24 @@ def guess_value(value: Any, example: int) -> Guess:
         )
     if isinstance(value, (list, tuple)):
         return _guess_list(value, example)
+    if isinstance(value, float):
+        return Guess(example, "float32" if _core.is_same_in_float32(value) else "float64")
     array = as_array(value)
     low, high = integer_limits(array)
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int)):
         return Guess(example, _python_dtype([value], array), low=low, high=high)
     return Guess(example, dtype_of(array), array.shape, array=True, low=low, high=high)
+
+
+def guess_default(default: Any, guess: Guess) -> Guess:
+    """Return the type of the default of values of some type.
+
+    A float of Python has the dtype of numpy floats that hold it.
+    """
+    own = guess_value(default, guess.example)
+    if own.is_decimal and guess.array and guess.shape == () and guess.dtype == "float32":
+        return dataclasses.replace(own, array=True)
+    return own
 
 
 def _image_dtype(data: bytes | bytearray | memoryview) -> str:
@@ -134,12 +208,7 @@ def _guess_list(value: list[Any] | tuple[Any, ...], example: int) -> Guess:
             return guess_value(np.stack(value), example)
         if any(each.ndim != 1 for each in value):
             raise FeatureError("a list has arrays of different shapes")
-        flat = np.concatenate(value)
-        if flat.dtype == np.float64:
-            raise FeatureError(
-                "a ragged list of float64 cannot be stored", remedy="convert it to float32"
-            )
-        return Guess(example, dtype_of(flat), depth=2)
+        return Guess(example, dtype_of(np.concatenate(value)), depth=2)
     lengths: list[int | None] = []
     level: list[Any] = [value]
     while level and all(isinstance(each, (list, tuple)) for each in level):
@@ -171,7 +240,7 @@ def _leaf_array(values: list[Any]) -> NDArray[Any]:
 
 
 def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
-    """Return the dtype of Python values: that of TensorFlow, unless it loses precision."""
+    """Return the dtype of a Python integer, or of the values of a list."""
     if isinstance(values[0], (str, bytes)):
         return "str" if all(isinstance(value, str) for value in values) else "bytes"
     if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
@@ -181,8 +250,19 @@ def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
     dtype = dtype_of(array)
     if dtype != "float64":
         return dtype
-    integers = [value for value in values if isinstance(value, int)]
-    return "float64" if any(abs(value) > _MAX_EXACT for value in integers) else "float32"
+    largest = max((value for value in values if isinstance(value, int)), key=abs, default=0)
+    if abs(largest) > MAX_EXACT_FLOAT64:
+        raise inexact_integer(largest)
+    return "float64" if abs(largest) > _MAX_EXACT else "float32"
+
+
+def inexact_integer(value: int, dtype: str = "float64") -> FeatureError:
+    """Return the error of an integer that must be stored as float, but is not exact in it."""
+    return FeatureError(
+        f"the value is the integer {value}, which {dtype} does not hold exactly",
+        remedy="convert the values to strings, or floats to integers; if an empty cell makes them "
+        "floats, pass defaults= for it",
+    )
 
 
 def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
@@ -231,10 +311,19 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
     low, high = min(before.low, now.low), max(before.high, now.high)
     dtype = _widen_dtype(before.dtype, now.dtype, low, high)
     if dtype is None and before.dtype is not None and now.dtype is not None:
+        if any(map(_is_float, (before, now))) and max(-low, high) > MAX_EXACT_FLOAT64:
+            error = inexact_integer(max(low, high, key=abs))
+            error.feature = name
+            raise error
         raise conflict("dtype", before.dtype, now.dtype)
     if before.sparse != now.sparse or (before.sparse and before.shape != now.shape):
         raise conflict("shape", before.shape, now.shape)
-    array = before.array or now.array
+    # Integers of numpy do not give floats of Python a precision.
+    is_single = not (before.shape or now.shape or before.depth or now.depth)
+    floats = [guess for guess in (before, now) if is_single and _is_float(guess)]
+    if len({guess.array for guess in floats}) > 1:
+        dtype = "float64"
+    array = any(guess.array for guess in floats or (before, now))
     levels = [guess.depth or len(guess.shape) for guess in (before, now)]
     depth = max(levels) if before.depth or now.depth else 0
     shape: Shape = ()
@@ -259,6 +348,10 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
     return Guess(
         example, dtype, shape, depth, before.sparse, array, low, high, image=image, encoded=encoded
     )
+
+
+def _is_float(guess: Guess) -> bool:
+    return guess.dtype in ("float16", "float32", "float64")
 
 
 def guess_lists(values: Sequence[Any]) -> Guess | None:
@@ -332,9 +425,11 @@ def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | Non
         return None
     kinds = {np.dtype(a).kind, np.dtype(b).kind}
     if "f" in kinds and len(kinds) > 1:
-        # Integers beside Python floats, which are float32 as long as it holds them exactly.
-        exact = low >= -_MAX_EXACT and high <= _MAX_EXACT
-        return "float32" if exact and "float64" not in (a, b) else "float64"
+        largest = max(-low, high)
+        if largest > MAX_EXACT_FLOAT64:
+            return None
+        is_float32 = largest <= _MAX_EXACT and "float64" not in (a, b)
+        return "float32" if is_float32 else "float64"
     if "uint64" in (a, b) and kinds == {"i", "u"}:
         return "uint64" if low >= 0 else None
     return str(np.promote_types(a, b).name)

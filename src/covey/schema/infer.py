@@ -21,6 +21,7 @@ from covey.schema.guess import (
     Guess,
     dtype_of,
     guess_bytes,
+    guess_default,
     guess_lists,
     guess_value,
     integer_limits,
@@ -205,8 +206,12 @@ class Inference:
         self._guesses[path] = guess
         self._seen[path] = self._seen.get(path, 0) + seen
 
-    def kinds(self) -> dict[str, Any]:
-        """Return the features that fit all examples so far, nested like the examples."""
+    def kinds(self, *, is_final: bool = False) -> dict[str, Any]:
+        """Return the features that fit all examples so far, nested like the examples.
+
+        Args:
+            is_final: Whether no examples follow; see :meth:`Guess.feature`.
+        """
         if not self._count:
             raise FeatureError(
                 "there are no examples to infer features from", remedy="declare them"
@@ -223,7 +228,7 @@ class Inference:
                     remedy="pass defaults=",
                 )
             try:
-                kinds[path] = self._feature(guess, name)
+                kinds[path] = self._feature(guess, name, is_final)
             except FeatureError as error:
                 raise add_feature(error, name) from None
         return nest(kinds)
@@ -238,19 +243,19 @@ class Inference:
                         feature="/".join(path[:i]),
                     )
 
-    def _feature(self, guess: Guess, name: str) -> Any:
+    def _feature(self, guess: Guess, name: str, is_final: bool) -> Any:
         """Return the feature that fits the values, and the default if there is one."""
         if name not in self.defaults:
-            return guess.feature()
+            return guess.feature(is_final=is_final)
         default = self.defaults[name]
         try:
-            both = widen(guess, guess_value(default, guess.example), name)
+            both = widen(guess, guess_default(default, guess), name)
         except FeatureError:
             raise FeatureError(
                 f"the default is {default!r}, but example {guess.example} has {guess.feature()}; "
                 "no feature fits both"
             ) from None
-        feature: Any = both.feature()
+        feature: Any = both.feature(is_final=is_final)
         return dataclasses.replace(feature, default=default)
 
     def state(self) -> InferenceState:
@@ -273,7 +278,7 @@ class Inference:
         Raises:
             FeatureError: If a feature that has a default occurs in no example.
         """
-        kinds = self.kinds()
+        kinds = self.kinds(is_final=True)
         for name in self.defaults:
             if tuple(name.split("/")) not in self._guesses:
                 raise FeatureError(

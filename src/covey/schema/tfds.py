@@ -9,6 +9,7 @@ covey                               TFDS
 ``Image``, other than 1, 3 or 4     ``Image`` of an unknown number of channels, without the format
 channels, or JPEG of uint16         where TFDS does not support it
 ``Sparse``                          a dict of its values and indices, each a sequence
+``Ragged`` of float64               a dict of a byte string of its values, and its row lengths
 raw uint32                          byte strings: TensorFlow does not decode it
                                     (with several unknown dimensions a dict of shape and value)
 a default, shape known              an optional tensor; a missing value reads as TFDS' default, the
@@ -155,6 +156,13 @@ def _node_of(feature: Feature) -> dict[str, Any]:
             return _node("ClassLabel", {"numClasses": str(count)} if count else {})
         case Image():
             return _tensor("bytes", optional=True) if optional else _node_of_image(feature)
+        case Ragged("float64"):
+            flat, *lengths = (
+                each.key.removeprefix("ragged/") for each in feature.columns("ragged")
+            )
+            return _dict(
+                {flat: _tensor("bytes"), **{key: _sequence(_tensor("int64")) for key in lengths}}
+            )
         case Ragged(dtype, depth, shape):
             node = _node("Text", {}) if (dtype, shape) == ("str", ()) else _tensor(dtype, shape)
             for _ in range(depth):

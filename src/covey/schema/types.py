@@ -240,8 +240,8 @@ def check_empty(default: Any) -> Any:
 
 
 def _list_column(key: str, dtype: str, required: bool, shape: Shape = ()) -> Column:
-    """Return a column of any number of values."""
-    column = Column(key, dtype, (None, *shape), layout="variable")
+    """Return a column of any number of values; those of float64 are one raw byte string."""
+    column = Column(key, dtype, (None, *shape), raw=dtype == "float64", layout="variable")
     if required:
         return column
     empty: Any = [] if column.is_string else np.zeros(0, column.numpy_dtype)
@@ -264,7 +264,7 @@ class Ragged(Feature):
     below the first, ``<name>/ragged_row_lengths_<level>``.
 
     Args:
-        dtype: As for :class:`Tensor`, except float64.
+        dtype: As for :class:`Tensor`. The values of float64 are stored as one byte string.
         depth: Number of levels of lists, from 2 to 16.
         shape: Shape of one value.
         default: ``[]`` if examples may lack the feature.
@@ -291,8 +291,6 @@ class Ragged(Feature):
                 allowed="from 2 to 16",
                 remedy="for one level of lists use Tensor with the shape (None,)",
             )
-        if self.dtype == "float64":
-            raise FeatureError("ragged float64 is not supported: a float list has only float32")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "default", check_empty(self.default))
 

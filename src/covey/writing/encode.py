@@ -8,7 +8,7 @@ widens the features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from covey.errors import CoveyError, FeatureError
 from covey.labels import find_label
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.codec import ExampleBlock
+from covey.schema.codec import ExampleBlock, Rounding, add_rounding
 from covey.schema.infer import Inference, integer_range, join_ranges
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
@@ -38,6 +38,8 @@ class Chunk:
     """Positions of the examples in the source."""
     keys: Sequence[Key] | None
     skipped: list[SkippedRecord]
+    rounding: Rounding = field(default_factory=dict)
+    """Numbers in lists of Python floats that were rounded, if the features are inferred."""
 
 
 class ChunkSink(Protocol):
@@ -82,8 +84,9 @@ class ItemEncoder:
         self._inference = Inference(options.defaults)
         self._features = schema.features or fixed or Features({})
         self._is_exact = self._features.is_exact
-        self._block: ExampleBlock = self._features.begin_block()
+        self._block: ExampleBlock = self._features.begin_block(counts_rounding=self._infers)
         self._early: list[Block] = []  # blocks of the chunk that are complete
+        self._rounding: Rounding = {}  # in these
         self._first = 0  # position of the first example of the chunk
         self._next = 0  # position of the next example
         self._begin: int | None = None  # position of the block's first example while it is extended
@@ -273,7 +276,7 @@ class ItemEncoder:
 
     def _integer_range(self, name: str) -> tuple[int, int]:
         """Return the range of the integers of a feature in all examples so far."""
-        self._early.append(self._block.take())
+        self._early.append(self._take())
         ranges = (integer_range(self._features, block, name) for block in self._early)
         return join_ranges(self._sink.integer_range(name), *ranges)
 
@@ -284,7 +287,7 @@ class ItemEncoder:
                 self._flush()
             self._features = features
             self._is_exact = features.is_exact and self._inference.is_exact
-            self._block = features.begin_block()
+            self._block = features.begin_block(counts_rounding=self._infers)
 
     def _skip(self, error: CoveyError, key: Key | None) -> None:
         if self._options.on_error == "skip":
@@ -308,8 +311,15 @@ class ItemEncoder:
             raise FeatureError(
                 f"some of the examples {self._first} to {self._next - 1} have keys, others do not"
             )
-        block = join_blocks([*self._early, self._block.take()])
-        chunk = Chunk(block, self._features, positions, keys, self._skipped)
+        block = join_blocks([*self._early, self._take()])
+        chunk = Chunk(
+            block, self._features, positions, keys, self._skipped, rounding=self._rounding
+        )
         self._first = self._next
-        self._early, self._keys, self._skipped = [], [], []
+        self._early, self._keys, self._skipped, self._rounding = [], [], [], {}
         self._sink.add(chunk)
+
+    def _take(self) -> Block:
+        """Return the records of the block, and add what was rounded in them."""
+        self._rounding = add_rounding([self._rounding, self._block.rounding])
+        return self._block.take()

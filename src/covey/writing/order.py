@@ -26,6 +26,7 @@ from covey.labels import (
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import leaf
+from covey.schema.guess import is_decimal, restore_decimals
 from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
@@ -427,6 +428,9 @@ def _translate(
 ) -> Block:
     """Return records of some features as records of other features that fit them."""
     columns = flatten(known.decode_batch(block))
+    for name in columns:
+        if is_decimal(known[name]):
+            columns[name] = restore_decimals(columns[name])
     if label in columns and not is_string(features[label]) and is_string(known[label]):
         columns[label] = decode_strings(columns[label], label=label)
     fill_columns(inferred, columns, len(block))
