@@ -85,7 +85,8 @@ class WriteResult:
     others: tuple[WriteResult, ...] = field(default=(), repr=False)
     """The other splits of the same write."""
     notes: tuple[str, ...] = field(default=(), repr=False)
-    """What may be unexpected, such as directories of the source that were not read."""
+    """What may be unexpected: directories of the source that were not read, lists that were rounded
+    to float32, how TensorFlow decodes float64."""
     part: str | None = field(default=None, repr=False)
     """The part that was written, ``"3/64"``, which :func:`covey.commit` commits; None if the splits
     are committed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from engines import digests, image_bytes, write, write_parts
 from hypothesis import strategies as st
 
@@ -63,10 +64,11 @@ def as_source(examples: Any) -> Any:
 
 def summary(result: covey.results.WriteResult) -> Any:
     """Return what all ways of writing report equally. Their errors may be of different types."""
-    return {
+    found = {
         split: (each.records, each.classes, each.label, each.features, _skipped(each))
         for split, each in result.splits.items()
     }
+    return found, result.notes
 
 
 def _skipped(result: covey.results.WriteResult) -> list[int]:
@@ -126,6 +128,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "integer": st.integers(-(2**40), 2**40),
     "float": st.floats(width=32, allow_nan=False, allow_infinity=False),
     "number": st.integers(0, 9) | st.sampled_from([0.5, 1.5]),
+    # Most are the same in float32; one that is not makes all of them float64.
+    "decimal": st.sampled_from([0.1, 0.5, 1e20, 19.99, 1.2345678, 7, 2**30, 1700000000.123, 1 / 3]),
+    "numpy": st.sampled_from([np.float32(0.1), np.float32(2), np.float16(0.5), 3, 0.1]),
+    "floats": st.lists(st.sampled_from([0.1, 0.5, 1 / 3, 1e-3, 4]), max_size=3),
+    "ragged floats": st.lists(st.lists(st.floats(0, 1), max_size=2), min_size=1, max_size=3),
     "string": st.text("ab\u00e9", max_size=3),
     "list": st.lists(st.integers(0, 9), max_size=3),
     "strings": st.lists(st.text("ab", max_size=2), max_size=3),
@@ -136,6 +143,10 @@ DEFAULTS = {
     "integer": 3,
     "float": 0.5,
     "number": 1,
+    "decimal": 0.3,
+    "numpy": 0.5,
+    "floats": [0.25],
+    "ragged floats": [[0.1]],
     "string": "none",
     "list": [],
     "strings": ["none"],

@@ -58,4 +58,4 @@ def run(options: argparse.Namespace) -> None:
         storage_options=storage_options(options),
     )
     if not options.quiet:
-        print_lines(*summary(result, options), *(f"note: {each}" for each in result.notes))
+        print_lines(*summary(result, options))

@@ -422,6 +422,7 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
     features = ", ".join(result.features)
     label = "" if result.label is None else f"; label {result.label!r}"
     lines = [f"{result.path}: {features}{label}", *table(header, rows)]
+    lines += [f"note: {each}" for each in result.notes]
     for split, names in result.unshared_classes.items():
         if names and options.hold_out_classes is None:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from covey.labels import (
     number_column,
 )
 from covey.schema import ClassLabel, Features
-from covey.schema.codec import Rows, count_rows, flat_items
+from covey.schema.codec import Rounding, Rows, add_rounding, count_rows, flat_items
+from covey.schema.guess import count_rounded
 from covey.shuffle.keys import (
     ClassSizes,
     Key,
@@ -57,6 +58,8 @@ class RecordsToWrite:
     classes: Classes
     splits: Sequence[OrderedRecords]
     """Records of each split."""
+    rounding: Rounding = field(default_factory=dict)
+    """Numbers in lists of Python floats that were rounded, if the features are inferred."""
 
 
 def choose_label(
@@ -210,7 +213,20 @@ def sort_columns(
                 )
                 for each in table.chosen
             ]
-    return RecordsToWrite(classes.features, classes, splits)
+    rounded: list[Rounding] = []
+    if schema.features is None:
+        rounded = [round_lists(classes.features, table.columns) for table in tables]
+    return RecordsToWrite(classes.features, classes, splits, add_rounding(rounded))
+
+
+def round_lists(features: Features, columns: Mapping[str, Any]) -> Rounding:
+    """Return how many numbers in lists of Python floats are rounded to float32."""
+    found = {
+        name: count_rounded(column)
+        for name, column in columns.items()
+        if getattr(features.get(name), "dtype", "") == "float32" and isinstance(column, list)
+    }
+    return {name: counts for name, counts in found.items() if counts[1]}
 
 
 def _held_out_rows(

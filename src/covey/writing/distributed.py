@@ -30,6 +30,7 @@ from covey.engines.tasks import Task, run_tasks
 from covey.errors import CoveyError, TaskError
 from covey.labels import Classes, ClassIds
 from covey.results import SkippedRecord
+from covey.schema.codec import Rounding, add_rounding
 from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, hash_bits
 from covey.shuffle.keys import Key
 from covey.writing.columns import prepare_columns
@@ -108,6 +109,8 @@ class DistributedWrite:
         """The skipped examples of each split."""
         self.has_keys: dict[int, bool] = {}
         """Whether the examples of a split have keys."""
+        self.rounding: Rounding = {}
+        """Numbers in lists of Python floats that were rounded."""
         self.directory = directory
         self._inputs = inputs
         self._joined = joined
@@ -167,6 +170,7 @@ class DistributedWrite:
         if result.has_strings:
             ids = self._class_ids.ids_of(result.strings).astype(np.int32)
         self._candidates.merge(result.candidates)
+        self.rounding = add_rounding([self.rounding, result.rounding])
         for group in result.groups:
             self._totals.add(group)
         self._keep(piece, result, ids)

@@ -50,7 +50,8 @@ def records_of(write: DistributedWrite, survey: Survey | None) -> RecordsToWrite
     splits = [
         DistributedRecords(write, split, survey) for split in range(len(write.options.splits))
     ]
-    return RecordsToWrite(survey.classes.features, survey.classes, splits)
+    classes = survey.classes
+    return RecordsToWrite(classes.features, classes, splits, write.rounding)
 
 
 class DistributedRecords:

@@ -22,6 +22,7 @@ from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.labels import Classes
 from covey.results import SkippedRecord
 from covey.schema import Features
+from covey.schema.codec import Rounding
 from covey.schema.infer import Inference, integer_range, join_ranges
 from covey.shuffle.buckets import (
     TABLE_DTYPE,
@@ -32,7 +33,14 @@ from covey.shuffle.buckets import (
 )
 from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, cut_by_bytes, make_rows
-from covey.writing.columns import PreparedTable, check_columns, column_keys, fill_columns, flatten
+from covey.writing.columns import (
+    PreparedTable,
+    check_columns,
+    column_keys,
+    fill_columns,
+    flatten,
+    round_lists,
+)
 from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.input_types import column_values
 from covey.writing.inputs import Input, TableBlock, name_classes, split_item
@@ -94,6 +102,8 @@ class MapResult:
     candidates: LabelCandidates = field(default_factory=LabelCandidates)
     skipped: tuple[tuple[SkippedRecord, ...], ...] = ()
     """The skipped examples of each split."""
+    rounding: Rounding = field(default_factory=dict)
+    """Numbers in lists of Python floats that were rounded."""
 
     @property
     def records(self) -> int:
@@ -182,6 +192,7 @@ def _map_items(context: MapContext, piece: Piece, directory: Path) -> MapResult:
             inference,
             sorter.candidates,
             tuple(map(tuple, sorter.skipped)),
+            sorter.rounding,
         )
 
 
@@ -228,14 +239,15 @@ def _encode_columns(
         raise
     if options.key is not None:
         keys = column_keys(columns, options.key)
+    rounding = round_lists(features, columns)
     at = 0
     while at < len(rows):
         block = rows.encode_range(at, options.chunk_bytes)
         end = at + len(block)
         positions = np.arange(first + at, first + end, dtype=np.uint64)
         own = None if keys is None else keys[at:end]
-        sorter.add(Chunk(block, features, positions, own, []))
-        at = end
+        sorter.add(Chunk(block, features, positions, own, [], rounding))
+        at, rounding = end, {}
     return inference
 
 
@@ -265,7 +277,10 @@ def _map_table(
         kind = RecordGroup(features, split, context.label, order)
         groups.append((kind, spool.detach()))
     done = _finish(groups, context.files, context.bits)
-    return MapResult(piece.index, context.files.node(), done, len(rows), has_keys)
+    rounding = {} if options.features is not None else round_lists(features, table.columns)
+    return MapResult(
+        piece.index, context.files.node(), done, len(rows), has_keys, rounding=rounding
+    )
 
 
 def _finish(

@@ -25,7 +25,7 @@ from covey.labels import (
 )
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.codec import leaf
+from covey.schema.codec import Rounding, add_rounding, leaf
 from covey.schema.guess import is_decimal, restore_decimals
 from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Run, Spool
@@ -189,6 +189,8 @@ class RecordSorter:
         """Features that can be the label."""
         self.has_keys: dict[int, bool] = {}
         """Whether the examples of a split have keys."""
+        self.rounding: Rounding = {}
+        """Numbers in lists of Python floats that were rounded."""
         self._split = 0
         self._executor = SerialExecutor()
         self.skipped: list[list[SkippedRecord]] = [[] for _ in options.splits]
@@ -216,6 +218,7 @@ class RecordSorter:
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk."""
         self.skipped[self._split].extend(chunk.skipped)
+        self.rounding = add_rounding([self.rounding, chunk.rounding])
         if len(chunk.block):
             self._executor.submit(self._add, chunk, self._split)
             self._progress(len(chunk.block), chunk.block.data.nbytes)
@@ -359,7 +362,7 @@ class RecordSorter:
         ]
         if hold_out is not None and hold_out.fraction is None:
             splits = self._divide_classes(splits[0], classes, hold_out)
-        return RecordsToWrite(classes.features, classes, splits)
+        return RecordsToWrite(classes.features, classes, splits, self.rounding)
 
     def _has_keys(self, split: int) -> bool:
         """Return whether the examples of a split have keys."""

@@ -247,6 +247,7 @@ def result_to_json(piece: Piece, result: MapResult, directory: Path) -> dict[str
         "has_strings": result.has_strings,
         "inference": None if result.inference is None else _inference_to_json(result.inference),
         "skipped": [[[each.record, each.reason] for each in split] for split in result.skipped],
+        "rounding": result.rounding,
         "groups": [
             {
                 "features": features_to_json(group.kind.features),
@@ -322,6 +323,10 @@ def result_from_json(
                 tuple(SkippedRecord(int(record), str(reason)) for record, reason in split)
                 for split in content["skipped"][:splits]
             ),
+            rounding={
+                str(feature): (int(rounded), int(total))
+                for feature, (rounded, total) in content["rounding"].items()
+            },
         )
         piece = Piece(
             int(content["piece"]),

@@ -119,11 +119,12 @@ def write_ordered(
     results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
     # The examples of one input may be divided into several splits.
     of_splits = itertools.chain(inputs, itertools.repeat(inputs[0]))
+    notes = () if options.features is not None else _type_notes(ordered)
     first, *others = (
         replace(result, skipped=tuple(_locate(record, each) for record in records))
         for result, records, each in zip(results, skipped, of_splits, strict=False)
     )
-    notes = _notes([first, *others], options, inputs)
+    notes = (*notes, *_notes([first, *others], options, inputs))
     return replace(first, others=tuple(others), notes=(*first.notes, *notes))
 
 
@@ -143,6 +144,22 @@ def _notes(
                 f"feature {name!r} does not divide the examples; split_by={name!r} "
                 f"(--split-by {name}) writes a split for each of its values"
             )
+
+
+def _type_notes(ordered: RecordsToWrite) -> tuple[str, ...]:
+    """Return the notes about floats whose type the caller has not declared."""
+    notes = [
+        f"{name}: {rounded:,} of {total:,} values rounded; features= for float64"
+        for name, (rounded, total) in sorted(ordered.rounding.items())
+        if rounded and getattr(ordered.features[name], "dtype", "") == "float32"
+    ]
+    wide = [name for name, kind in ordered.features.items() if kind == Tensor("float64")]
+    if wide:
+        line = f"tf.io.decode_raw(parsed[{wide[0]!r}], tf.float64)"
+        notes.append(
+            f"{list_names(wide, 6)}: float64, which is stored as bytes; decode it by {line}"
+        )
+    return tuple(notes)
 
 
 def _locate(skipped: SkippedRecord, examples: Input) -> SkippedRecord:
