@@ -113,6 +113,13 @@ bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
   return true;
 }
 
+// Whether float32 rounds a Python number.
+bool is_rounded(PyObject* value) noexcept {
+  if (!PyFloat_Check(value)) return false;
+  const double number = PyFloat_AS_DOUBLE(value);
+  return number != static_cast<float>(number) && !is_same_in_float32(number);
+}
+
 // Appends the numbers of nested lists or tuples. `sizes` are the lengths of the lists at each
 // level, -1 if none was seen; returns false if they differ, or if a value does not fit.
 bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
@@ -137,11 +144,7 @@ bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
   std::uint8_t* to = out.data() + begin;
   for (Py_ssize_t i = 0; i < size; ++i, to += width) {
     if (!put_number(items[i], spec, accept, to)) return false;
-    if (rounding != nullptr && PyFloat_Check(items[i])) {
-      const double number = PyFloat_AS_DOUBLE(items[i]);
-      const bool same = number == static_cast<float>(number) || is_same_in_float32(number);
-      rounding->rounded += !same;
-    }
+    if (rounding != nullptr) rounding->rounded += is_rounded(items[i]);
   }
   if (rounding != nullptr) rounding->total += static_cast<std::size_t>(size);
   return true;
@@ -207,7 +210,14 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, Accept ac
   cell.numbers = reinterpret_cast<const std::uint8_t*>(&scratch.numbers[c]);
   cell.count = 1;
   if (spec.shape.empty() && (PyLong_Check(value) || PyFloat_Check(value))) {
-    return put_number(value, spec, accept, reinterpret_cast<std::uint8_t*>(&scratch.numbers[c]));
+    if (scratch.counts_rounding) scratch.rounding[c] = {};
+    if (!put_number(value, spec, accept, reinterpret_cast<std::uint8_t*>(&scratch.numbers[c]))) {
+      return false;
+    }
+    if (scratch.counts_rounding && column.element == Element::float32) {
+      scratch.rounding[c] = {is_rounded(value), 1};
+    }
+    return true;
   }
   if (!spec.shape.empty() && (PyList_CheckExact(value) || PyTuple_CheckExact(value))) {
     if (!takes_lists(column.element, accept)) return false;

@@ -9,7 +9,7 @@
 
 namespace covey {
 
-// The numbers of lists that a float32 column stores.
+// The Python numbers that a float32 column stores.
 struct Rounding {
   std::uint64_t rounded = 0;  // whose shortest decimal form changes
   std::uint64_t total = 0;

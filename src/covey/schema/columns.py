@@ -5,7 +5,7 @@ Each feature of a schema is stored in one or more columns; the native codec has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -165,6 +165,8 @@ class Column:
         if array.size == 0:
             # An empty value has no dtype, and may have fewer dimensions.
             array = np.zeros(_deepen(array.shape, shape), target)
+        if target.kind == "f":
+            self._check_exact(value, array)
         kind = array.dtype.kind
         if target == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):
             array, kind = _unsigned(value), "u"  # Python integers, some of them above 2**63
@@ -181,6 +183,24 @@ class Column:
             if lost.any():
                 raise _mismatch(f"is {array[lost].flat[0]}, too large for {self.dtype}")
         return result
+
+    def _check_exact(self, value: Any, array: NDArray[Any]) -> None:
+        """Check that the column holds integers exactly."""
+        target = self.numpy_dtype
+        limit = 1 << (np.finfo(target).nmant + 1)
+        integers: Any = ()
+        if array.dtype.kind == "f":  # which may be integers and floats of Python
+            is_large = isinstance(value, (int, list, tuple)) and (abs(array) >= limit).any()
+            integers = _integers_in(value) if is_large else ()
+        elif array.dtype.kind in "iu":
+            integers = array[(array > limit) | (array < -limit)]
+        elif array.dtype.kind == "O" and isinstance(value, int):
+            integers = [value]
+        for each in map(int, integers):
+            with np.errstate(over="ignore"):
+                stored = float(target.type(each))
+            if np.isfinite(stored) and int(stored) != each:
+                raise inexact_integer(each, self.dtype)
 
     def _check_range(self, array: NDArray[Any]) -> None:
         """Check that integers fit the dtype and the bounds."""
@@ -327,6 +347,24 @@ def as_array(value: Any) -> NDArray[Any]:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
         raise _mismatch(f"is not an array: {error}") from None
+
+
+def _integers_in(value: Any) -> Iterator[int]:
+    """Yield the integers of nested lists."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _integers_in(each)
+    elif isinstance(value, int):
+        yield value
+
+
+def inexact_integer(value: int, dtype: str) -> FeatureError:
+    """Return the error of an integer that must be stored as float, but is not exact in it."""
+    return FeatureError(
+        f"the value is the integer {value}, which {dtype} does not hold exactly",
+        remedy="pass defaults= if it is beside empty cells, which make integers floats, or declare "
+        "strings",
+    )
 
 
 def _unsigned(value: Any) -> NDArray[np.uint64]:

@@ -250,6 +250,22 @@ class Features(Mapping[str, Feature]):
             choices=self,
         )
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Features:
+        """Return the features with defaults for some of those that have none.
+
+        >>> Features({"x": "int64"}).with_defaults({"x": 7}).decode(b"")
+        {'x': 7}
+        """
+        self._check_known(defaults)
+        found: dict[str, Any] = {}
+        for name in defaults.keys() - self._fillers.keys():
+            kind: Any = self._features[name]
+            try:
+                found[name] = dataclasses.replace(kind, default=defaults[name])
+            except FeatureError as error:
+                raise add_feature(error, name) from None
+        return self.replace(found) if found else self
+
     def without_defaults(self) -> Features:
         """Return the features with all of them required."""
         optional: dict[str, Any] = {name: self._features[name] for name in self._fillers}

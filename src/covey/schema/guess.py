@@ -30,7 +30,7 @@ from covey import _core
 from covey.arrays import SparseArray
 from covey.errors import FeatureError, escape
 from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
-from covey.schema.columns import NUMBERS, Shape, as_array, unify_shapes
+from covey.schema.columns import NUMBERS, Shape, as_array, inexact_integer, unify_shapes
 from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.images import Image
 from covey.schema.tensor import Tensor
@@ -252,17 +252,18 @@ def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
         return dtype
     largest = max((value for value in values if isinstance(value, int)), key=abs, default=0)
     if abs(largest) > MAX_EXACT_FLOAT64:
-        raise inexact_integer(largest)
-    return "float64" if abs(largest) > _MAX_EXACT else "float32"
+        raise inexact_integer(largest, "float64")
+    return float_dtype(abs(largest))
 
 
-def inexact_integer(value: int, dtype: str = "float64") -> FeatureError:
-    """Return the error of an integer that must be stored as float, but is not exact in it."""
-    return FeatureError(
-        f"the value is the integer {value}, which {dtype} does not hold exactly",
-        remedy="convert the values to strings, or floats to integers; if an empty cell makes them "
-        "floats, pass defaults= for it",
-    )
+def float_dtype(largest: int, *, is_float32: bool = True) -> str:
+    """Return the dtype of floats beside integers.
+
+    Args:
+        largest: Largest magnitude of the integers.
+        is_float32: Whether float32 holds the floats.
+    """
+    return "float32" if is_float32 and largest <= _MAX_EXACT else "float64"
 
 
 def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
@@ -312,7 +313,7 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
     dtype = _widen_dtype(before.dtype, now.dtype, low, high)
     if dtype is None and before.dtype is not None and now.dtype is not None:
         if any(map(_is_float, (before, now))) and max(-low, high) > MAX_EXACT_FLOAT64:
-            error = inexact_integer(max(low, high, key=abs))
+            error = inexact_integer(max(low, high, key=abs), "float64")
             error.feature = name
             raise error
         raise conflict("dtype", before.dtype, now.dtype)
@@ -428,8 +429,7 @@ def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | Non
         largest = max(-low, high)
         if largest > MAX_EXACT_FLOAT64:
             return None
-        is_float32 = largest <= _MAX_EXACT and "float64" not in (a, b)
-        return "float32" if is_float32 else "float64"
+        return float_dtype(largest, is_float32="float64" not in (a, b))
     if "uint64" in (a, b) and kinds == {"i", "u"}:
         return "uint64" if low >= 0 else None
     return str(np.promote_types(a, b).name)

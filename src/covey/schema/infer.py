@@ -28,7 +28,7 @@ from covey.schema.guess import (
     widen,
 )
 from covey.schema.tensor import Steps, Tensor
-from covey.schema.types import Feature
+from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
 
@@ -53,10 +53,16 @@ class Inference:
 
     Args:
         defaults: Values of features that examples may lack, by name.
+        types: Features that are declared, by name.
     """
 
-    def __init__(self, defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        defaults: Mapping[str, Any] | None = None,
+        types: Mapping[str, Feature] | None = None,
+    ) -> None:
         self.defaults = defaults or {}
+        self.types = types or {}
         self._count = 0
         self._guesses: dict[tuple[str, ...], Guess] = {}
         self._seen: dict[tuple[str, ...], int] = {}
@@ -92,6 +98,9 @@ class Inference:
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
         """Add the values of one feature in all examples."""
         self._count = max(self._count, len(column))
+        if "/".join(path) in self.types:
+            self._set(path, Guess(0, None), len(column))
+            return
         if isinstance(column, np.ndarray) and column.dtype != object:
             low, high = integer_limits(column)
             try:
@@ -116,7 +125,8 @@ class Inference:
         if value is None and name in self.defaults:
             return
         try:
-            guess = guess_value(value, position)
+            # No type is inferred from a value whose feature is declared.
+            guess = Guess(position, None) if name in self.types else guess_value(value, position)
         except FeatureError as error:
             error.example, error.feature = position, name
             raise
@@ -245,6 +255,12 @@ class Inference:
 
     def _feature(self, guess: Guess, name: str, is_final: bool) -> Any:
         """Return the feature that fits the values, and the default if there is one."""
+        if name in self.types:
+            declared: Any = self.types[name]
+            is_optional = name in self.defaults and declared.filler() is REQUIRED
+            if not is_optional:
+                return declared
+            return dataclasses.replace(declared, default=self.defaults[name])
         if name not in self.defaults:
             return guess.feature(is_final=is_final)
         default = self.defaults[name]
@@ -279,6 +295,13 @@ class Inference:
             FeatureError: If a feature that has a default occurs in no example.
         """
         kinds = self.kinds(is_final=True)
+        unknown = [name for name in self.types if tuple(name.split("/")) not in self._guesses]
+        if unknown:
+            raise FeatureError(
+                "its type is declared, but no example has it",
+                feature=unknown[0],
+                choices=self.names,
+            )
         for name in self.defaults:
             if tuple(name.split("/")) not in self._guesses:
                 raise FeatureError(
@@ -299,9 +322,13 @@ def infer_kinds(
     return inference.finish()
 
 
-def infer_column_kinds(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def infer_column_kinds(
+    columns: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    types: Mapping[str, Feature] | None = None,
+) -> dict[str, Any]:
     """Return the features that fit all rows of columns, nested like the columns."""
-    inference = Inference(defaults)
+    inference = Inference(defaults, types)
     found = dict(flat_items(columns))
     count_rows({"/".join(path): column for path, column in found.items()})
     for path, column in found.items():

@@ -6,6 +6,7 @@ or verified is compared with the functions of this module.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from covey.errors import FeatureError
@@ -139,6 +140,29 @@ def unify(first: Features, *others: Features, allow_missing: bool = False) -> Fe
             else:
                 first = first.replace(kinds) if same_names else Features(kinds)
     return first
+
+
+def widen_floats(schemas: Sequence[Features]) -> list[Features]:
+    """Return schemas in which single floats are float64 if they are in one of them.
+
+    It is for schemas of sources, whose values are Python floats; stored float32 remains float32.
+    """
+    wide = {
+        name: kind
+        for each in schemas
+        for name, kind in each.items()
+        if isinstance(kind, Tensor) and (kind.dtype, kind.shape) == ("float64", ())
+    }
+    return [
+        each.replace(
+            {
+                name: wide[name]
+                for name, kind in each.items()
+                if name in wide and kind == replace(wide[name], dtype="float32", encoding="list")
+            }
+        )
+        for each in schemas
+    ]
 
 
 def _unify(a: Feature | None, b: Feature | None, allow_missing: bool) -> Feature | None:

@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from covey._core import is_same_in_float32
 from covey.labels import LABEL_NAMES
+from covey.schema.guess import MAX_EXACT_FLOAT64, float_dtype
 
 # 007 is a string: as an integer it would lose its zeros.
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _DECIMAL = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE
 )
-# Limits of the integers and decimals that float32 stores.
-_MAX_FLOAT32_INTEGER = 1 << 24
-_MAX_FLOAT32 = 3.4028234e38
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 _SHAPES = {
     "a number": _DECIMAL,
@@ -56,7 +56,7 @@ class CellType:
         self._has_empty = False
         self._min = 0
         self._max = 0
-        self._max_decimal = 0.0
+        self._is_float32 = True
 
     def add(self, cell: str) -> None:
         """Add a cell."""
@@ -70,33 +70,51 @@ class CellType:
             self._min, self._max = min(self._min, value), max(self._max, value)
             self._kind = max(self._kind, self._INTEGERS)
         elif _DECIMAL.fullmatch(cell):
-            size = abs(float(cell))
-            self._max_decimal = max(self._max_decimal, size if size < float("inf") else 0.0)
+            self._is_float32 = self._is_float32 and is_same_in_float32(float(cell))
             self._kind = self._DECIMALS
         else:
             self._kind = self._STRINGS
 
-    def dtype(self, *, is_label: bool = False) -> str:
-        """Return the dtype that stores all cells; that of a label is an integer or a string."""
-        integers = self._kind == self._INTEGERS and (is_label or not self._has_empty)
+    def dtype(self, *, is_label: bool = False, is_filled: bool = False) -> str:
+        """Return the dtype that stores all cells.
+
+        Args:
+            is_label: Whether it is the label, which is an integer or a string.
+            is_filled: Whether empty cells have a default. Without it, integers beside them are
+                floats.
+        """
+        has_empty = self._has_empty and not (is_label or is_filled)
+        integers = self._kind == self._INTEGERS and not has_empty
         if integers and self._min >= -(2**63) and self._max < 2**63:
             return "int64"
         if integers and self._min >= 0 and self._max < 2**64:
             return "uint64"
         if self._kind in (0, self._STRINGS) or is_label or integers:
             return "str"
-        limit = _MAX_FLOAT32_INTEGER
-        exact = self._min >= -limit and self._max <= limit and self._max_decimal <= _MAX_FLOAT32
-        return "float32" if exact else "float64"
+        return float_dtype(max(-self._min, self._max), is_float32=self._is_float32)
 
 
 def convert(cell: str, dtype: str) -> Any:
-    """Return the value of a cell; an empty one is nan in a column of floats."""
+    """Return the value of a cell; an empty one is nan in a column of floats.
+
+    Raises:
+        ValueError: If the cell does not have the dtype.
+    """
     if dtype == "str":
         return cell
+    if dtype == "bytes":
+        return cell.encode()
+    text = cell.strip()
+    if dtype == "bool":
+        if text.lower() not in _BOOLS:
+            raise ValueError(f"invalid bool: {cell!r}")
+        return _BOOLS[text.lower()]
     if dtype.startswith("float"):
-        return float(cell.strip() or "nan")
-    return int(cell)
+        value = float(text or "nan")
+        # The encoder raises if a float does not hold the integer.
+        is_large = abs(value) > MAX_EXACT_FLOAT64 and _INTEGER.fullmatch(text)
+        return int(text) if is_large else value
+    return int(text)
 
 
 def guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool | None, str]:

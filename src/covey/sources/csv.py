@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, islice
@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 from covey._text import count_of
 from covey.errors import SourceError
 from covey.labels import find_label_name
-from covey.schema import ClassLabel, Features, Tensor
+from covey.schema import ClassLabel, Feature, Features, Tensor
+from covey.schema.types import REQUIRED
 from covey.sources.cells import CellType, convert, guess_header
 from covey.sources.registry import HEAD_BYTES, ProbedPath, read_head, register
 from covey.sources.source import (
@@ -339,10 +340,14 @@ class TypedTable:
 
     tables: tuple[CsvTable, ...]
     dtypes: tuple[str, ...]
+    filled_dtypes: tuple[str, ...]
+    """The types if empty cells have a default."""
     label: str | None
     classes: tuple[str, ...] | None
     """Class names, if the label is a string."""
     length: int
+    optional: frozenset[str] = frozenset()
+    """Columns whose empty cells are missing values."""
 
     @classmethod
     def survey(cls, tables: Sequence[CsvTable], label: str | None) -> TypedTable:
@@ -362,9 +367,15 @@ class TypedTable:
                 classes.add(row.cells[at])
         if not length:
             raise source_error(tables[0].path, "there is no row after the header", 1)
-        dtypes = tuple(column.dtype(is_label=i == at) for i, column in enumerate(columns))
+        dtypes, filled = (
+            tuple(
+                column.dtype(is_label=i == at, is_filled=each) for i, column in enumerate(columns)
+            )
+            for each in (False, True)
+        )
         named = at is not None and dtypes[at] == "str"
-        return cls(tuple(tables), dtypes, label, tuple(sorted(classes)) if named else None, length)
+        names_of_classes = tuple(sorted(classes)) if named else None
+        return cls(tuple(tables), dtypes, filled, label, names_of_classes, length)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -382,10 +393,48 @@ class TypedTable:
         if self.label is not None and not row.cells[self.names.index(self.label)]:
             raise source_error(table.path, "the label is empty", row.line, feature=self.label)
         try:
-            return dict(zip(self.names, map(convert, row.cells, self.dtypes), strict=True))
-        except ValueError as error:
-            reason = f"the row was changed after the file was opened: {error}"
-            raise source_error(table.path, reason, row.line) from None
+            if not self.optional:
+                return dict(zip(self.names, map(convert, row.cells, self.dtypes), strict=True))
+        except ValueError:
+            pass  # the loop below finds the cell
+        example = {}
+        for name, cell, dtype in zip(self.names, row.cells, self.dtypes, strict=True):
+            is_empty = not cell.strip()
+            if is_empty and name in self.optional:
+                continue
+            try:
+                example[name] = convert(cell, dtype)
+            except ValueError:
+                reason = f"the cell is {'empty' if is_empty else repr(cell)}; must be {dtype}"
+                remedy = "pass defaults= for it" if is_empty else ""
+                raise source_error(
+                    table.path, reason, row.line, feature=name, remedy=remedy
+                ) from None
+        return example
+
+    def declare(
+        self, types: Mapping[str, Feature], defaults: Collection[str]
+    ) -> tuple[TypedTable, dict[str, Feature]]:
+        """Return the table with the types of some columns, and these types.
+
+        Args:
+            types: Declared types; others than those of single values do not change the cells.
+            defaults: Columns whose empty cells have a default. They stay integers if their other
+                cells are.
+        """
+        dtypes, optional = list(self.dtypes), {*self.optional}
+        found: dict[str, Feature] = {}
+        for i, name in enumerate(self.names):
+            kind = types.get(name)
+            is_optional = name in defaults or (kind is not None and kind.filler() is not REQUIRED)
+            if is_optional and name != self.label:
+                optional.add(name)
+                dtypes[i] = self.filled_dtypes[i]
+                found[name] = Tensor(dtypes[i])
+            if type(kind) is Tensor and not kind.shape:
+                dtypes[i] = kind.dtype
+        typed = replace(self, dtypes=tuple(dtypes), optional=frozenset(optional))
+        return typed, found
 
     def kinds(self) -> dict[str, Any]:
         """Return the feature of each column."""
@@ -413,6 +462,13 @@ class _CsvItems:
 
     def __len__(self) -> int:
         return self.typed.length
+
+    def declare(
+        self, types: Mapping[str, Feature], defaults: Collection[str]
+    ) -> tuple[_CsvItems, dict[str, Feature]]:
+        """Return the rows with the types of some columns; see :meth:`TypedTable.declare`."""
+        typed, found = self.typed.declare(types, defaults)
+        return _CsvItems(typed), found
 
 
 def _table_files(probed: ProbedPath) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -13,7 +13,7 @@ from covey._files import is_hidden
 from covey._text import count_of
 from covey.errors import FormatError, SourceError
 from covey.labels import find_label_name
-from covey.schema import Features, Image
+from covey.schema import Feature, Features, Image
 from covey.sources.class_directory import walk_files
 from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
 from covey.sources.images import EXTENSIONS, is_image, read_image
@@ -101,6 +101,13 @@ class _ListedImages(LazyItems):
                 yield position, {name: self.typed.example(row, table)[self._column(name)]}
             except SourceError as error:
                 yield error
+
+    def declare(
+        self, types: Mapping[str, Feature], defaults: Collection[str]
+    ) -> tuple[_ListedImages, dict[str, Feature]]:
+        """Return the rows with the types of some columns; see :meth:`TypedTable.declare`."""
+        typed, found = self.typed.declare(types, defaults)
+        return replace(self, typed=typed), found
 
     def _column(self, name: str) -> str:
         """Return the column of a feature."""

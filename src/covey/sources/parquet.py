@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
 from covey.labels import find_label_name
-from covey.schema import Audio, ClassLabel, Features, Image, Ragged, Tensor
+from covey.schema import Audio, ClassLabel, Feature, Features, Image, Ragged, Tensor
+from covey.schema.types import REQUIRED
 from covey.sources.audio import decode_sound, infer_content
 from covey.sources.images import image_fault
 from covey.sources.registry import ProbedPath, read_head, register
@@ -89,6 +90,10 @@ def _is_stored_as_string(arrow: Any, types: Any) -> bool:
     return bool(types.is_temporal(arrow) or types.is_decimal(arrow))
 
 
+def _is_number(arrow: Any, types: Any) -> bool:
+    return bool(types.is_integer(arrow) or types.is_floating(arrow) or types.is_boolean(arrow))
+
+
 def _fill(value: Any, kind: Any) -> Any:
     """Return a value, or the replacement of a null; the content of an image.
 
@@ -125,6 +130,27 @@ class _ParquetItems:
     files: tuple[str, ...]
     kinds: Mapping[str, Any]
     label: str | None
+    integers: Mapping[str, Any]
+    """Types of the columns of integers and bools with nulls, if these have a default."""
+    optional: frozenset[str] = frozenset()
+    """Columns whose nulls are missing values."""
+
+    def declare(
+        self, types: Mapping[str, Feature], defaults: Collection[str]
+    ) -> tuple[_ParquetItems, dict[str, Feature]]:
+        """Return the rows with the types of some columns, and the types of those with a default."""
+        declared = {*defaults, *(name for name in types if types[name].filler() is not REQUIRED)}
+        optional = (declared & self.kinds.keys()) - {self.label}
+        found = {name: self.integers[name] for name in optional & self.integers.keys()}
+        known = {
+            name: types[name]
+            for name in types.keys() & self.kinds.keys()
+            if all(
+                type(kind) is Tensor and not kind.shape for kind in (types[name], self.kinds[name])
+            )
+        }
+        kinds = {**self.kinds, **found, **known}
+        return replace(self, kinds=kinds, optional=frozenset(optional)), found
 
     def __iter__(self) -> Iterator[Item]:
         return self.read_range(0, None)
@@ -145,7 +171,7 @@ class _ParquetItems:
         """Yield the rows with one column only."""
         column = name if name in self.kinds else name.split("/")[0]
         kinds = {each: kind for each, kind in self.kinds.items() if each == column}
-        yield from _ParquetItems(self.files, kinds, name if name == self.label else None)
+        yield from replace(self, kinds=kinds, label=name if name == self.label else None)
 
     def _read_file(
         self, opened: Any, file: str, first: int, begin: int, end: int, pa: Any
@@ -186,7 +212,8 @@ class _ParquetItems:
         columns = {}
         for name in self.kinds:
             column = batch.column(name)
-            if _is_stored_as_string(column.type, pa.types):
+            as_string = self.kinds[name] == Tensor("str") and _is_number(column.type, pa.types)
+            if as_string or _is_stored_as_string(column.type, pa.types):
                 column = column.cast(pa.string())
             columns[name] = column.to_pylist()
         return columns
@@ -206,7 +233,8 @@ class _ParquetItems:
             try:
                 if name == self.label and value in (None, ""):
                     raise SourceError(f"the label is {'null' if value is None else 'empty'}")
-                example[name] = _fill(value, self.kinds[name])
+                if value is not None or name not in self.optional:
+                    example[name] = _fill(value, self.kinds[name])
             except SourceError as error:
                 return source_error(file, error.reason, record=row, feature=name)
         return key, example
@@ -245,17 +273,18 @@ def _open_files(path: str, label: str | None, files: list[str]) -> Source:
         raise source_error(path, f"there are {length} rows of {len(fields)} columns")
     check_label(label, fields, path)
     label = label or find_label_name(fields)
-    kinds = {}
+    kinds, integers = {}, {}
     for name, arrow in fields.items():
         kinds[name] = _kind_of(arrow, pa.types)
         integral = pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)
         if integral and name in with_nulls and name != label:
-            kinds[name] = Tensor("float64")  # null is nan, which integers lack
+            # Without a default, null is nan, which integers lack.
+            integers[name], kinds[name] = kinds[name], Tensor("float64")
     for name in _hugging_face_columns(schema, "Audio"):
         if isinstance(kinds.get(name), Image):  # both are stored as {"bytes", "path"}
             kinds[name] = infer_content(_contents(files, name))
     features = _features(kinds, label, schema, files, path)
-    rows = _ParquetItems(tuple(files), kinds, label)
+    rows = _ParquetItems(tuple(files), kinds, label, integers)
     return Source("Parquet", path, rows, length=length, features=features, label=label)
 
 

@@ -23,6 +23,7 @@ from covey.labels import (
 from covey.schema import ClassLabel, Features
 from covey.schema.codec import Rounding, Rows, add_rounding, count_rows, flat_items
 from covey.schema.guess import count_rounded
+from covey.schema.infer import infer_column_kinds
 from covey.shuffle.keys import (
     ClassSizes,
     Key,
@@ -140,7 +141,8 @@ def prepare_columns(
     tables = [flatten(source.columns or {}) for source in sources]
     features = schema.features
     if features is None:
-        features = Features.infer_columns(sources[0].columns or {}, defaults=options.defaults)
+        kinds = infer_column_kinds(sources[0].columns or {}, options.defaults, options.types)
+        features = Features(kinds)
         features = name_classes(features, sources[0].class_names)
     candidates = LabelCandidates()
     for columns in tables:

@@ -258,7 +258,7 @@ class DistributedWrite:
             return Survey(self._columns.features, self._columns, np.zeros(0, np.int64))
         features = self.schema.features
         if features is None:
-            features = merge_features(pieces, self.options.defaults, self._query)
+            features = merge_features(pieces, self.options, self._query)
         features = name_classes(features, self._joined.class_names)
         encoded = [group.kind.features for mapped in pieces for group in mapped.result.groups]
         classes = final_classes(

@@ -80,11 +80,14 @@ class ItemEncoder:
         self.schema = schema
         self._sink = sink
         self._infers = schema.features is None
+        self._counts_rounding = options.features is None
         self._is_worker = fixed is not None
-        self._inference = Inference(options.defaults)
+        self._inference = Inference(options.defaults, options.types)
         self._features = schema.features or fixed or Features({})
         self._is_exact = self._features.is_exact
-        self._block: ExampleBlock = self._features.begin_block(counts_rounding=self._infers)
+        self._block: ExampleBlock = self._features.begin_block(
+            counts_rounding=self._counts_rounding
+        )
         self._early: list[Block] = []  # blocks of the chunk that are complete
         self._rounding: Rounding = {}  # in these
         self._first = 0  # position of the first example of the chunk
@@ -266,7 +269,7 @@ class ItemEncoder:
             # A first example without a label must not define features without one.
             raise FeatureError("the label is missing", feature=label)
         inference.check_names(example)
-        alone = Inference(self._options.defaults)
+        alone = Inference(self._options.defaults, self._options.types)
         alone.add(example, self._next)
         changed = inference.merge(alone, self._integer_range)
         features = Features(inference.kinds()) if changed else self._features
@@ -287,7 +290,7 @@ class ItemEncoder:
                 self._flush()
             self._features = features
             self._is_exact = features.is_exact and self._inference.is_exact
-            self._block = features.begin_block(counts_rounding=self._infers)
+            self._block = features.begin_block(counts_rounding=self._counts_rounding)
 
     def _skip(self, error: CoveyError, key: Key | None) -> None:
         if self._options.on_error == "skip":

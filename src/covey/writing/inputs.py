@@ -287,6 +287,30 @@ def fetch(source: Any, indices: range) -> Iterator[Any]:
         yield item
 
 
+def declare_types(
+    examples: Input, features: Features | None, types: Features, defaults: Mapping[str, Any]
+) -> Input:
+    """Return an input whose values have declared types and defaults.
+
+    Args:
+        examples: The input.
+        features: Features of the examples, if all are declared.
+        types: Some of them, otherwise.
+        defaults: Values of missing features.
+
+    Raises:
+        FeatureError: If the input has features, and one that is declared is not among them.
+    """
+    items: Any = examples.items
+    found: Mapping[str, Any] = {}
+    if hasattr(items, "declare"):
+        items, found = items.declare(types if features is None else features, defaults.keys())
+    known = examples.features
+    if known is not None and features is None:
+        known = known.replace({**found, **types}).with_defaults(defaults)
+    return replace(examples, items=items, features=known)
+
+
 def name_classes(features: Features, names: Mapping[str, tuple[str, ...]] | None) -> Features:
     """Return features in which integers with class names are class labels."""
     known = {

@@ -226,7 +226,7 @@ def _encode_columns(
     options, schema = context.options, context.schema
     if schema.features is not None or options.on_error == "skip" or not columns:
         return None
-    inference = Inference(options.defaults)
+    inference = Inference(options.defaults, options.types)
     for name, column in columns.items():
         inference.add_column(tuple(name.split("/")), column)
     try:

@@ -39,6 +39,8 @@ class WriteOptions:
     """The other splits, if the source has several."""
     label: str | None = AUTO
     features: Features | None = None
+    types: Features = field(default_factory=lambda: Features({}))
+    """Some features, if not all of them are declared."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Sequence[str] | None = None
     key: str | None = None
@@ -66,6 +68,10 @@ class WriteOptions:
         for option in ("label", "key", "split_by"):
             value = getattr(self, option)
             _check(option, value, value is None or isinstance(value, str), "the name of a feature")
+        if self.features is not None and self.types:
+            raise DatasetError(
+                option="types", found=dict(self.types), allowed="omitted with features="
+            )
         names = self.names
         is_valid = names is None or (
             not isinstance(names, str)

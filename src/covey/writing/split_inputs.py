@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from covey.errors import CoveyError, DatasetError, FeatureError, list_names
 from covey.labels import AUTO
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.merge import describe, extends, unify
+from covey.schema.merge import describe, extends, unify, widen_floats
 from covey.sources import Source, SourceSplits, open_splits
 from covey.sources.source import PathKeywords, choose_split, renaming_note
 from covey.splits import split_order
@@ -33,6 +33,7 @@ def normalize_splits(
     label: str | None,
     kind: str | None = None,
     source: PathKeywords | None = None,
+    declare: Callable[[Input], Input] = lambda examples: examples,
 ) -> tuple[dict[str, Input], tuple[str, ...]]:
     """Return the input of each split to be written, and the notes of the source.
 
@@ -43,6 +44,7 @@ def normalize_splits(
         label: The requested label, for a path.
         kind: The format of a path.
         source: Further options of a path.
+        declare: Function that declares types of the features of an input.
 
     Raises:
         DatasetError: If options of a path are given, and the examples are not a path.
@@ -50,7 +52,7 @@ def normalize_splits(
     path = "examples"
     source = source or {}
     if is_source_list(examples):
-        return _normalize_list(examples, split, label, kind, source)
+        return _normalize_list(examples, split, label, kind, source, declare)
     if isinstance(examples, (str, bytes, os.PathLike)):
         path = os.fsdecode(examples)
         label = None if label == AUTO else label
@@ -59,15 +61,16 @@ def normalize_splits(
         _refuse_options({"kind": kind, **source}, examples)
     notes = examples.notes if isinstance(examples, (Source, SourceSplits)) else ()
     if not _is_splits(examples):
-        return {DEFAULT_SPLIT if split is None else split: normalize_input(examples)}, notes
+        only = declare(normalize_input(examples))
+        return {DEFAULT_SPLIT if split is None else split: only}, notes
     if not len(examples):
         raise DatasetError("it has no splits", option="examples")
     if split is not None:
         found = choose_split(examples, split, path)
         if found != split:
             notes = (*notes, renaming_note(found, split))
-        return {split: normalize_input(examples[found])}, notes
-    return {str(name): normalize_input(examples[name]) for name in examples}, notes
+        return {split: declare(normalize_input(examples[found]))}, notes
+    return {str(name): declare(normalize_input(examples[name])) for name in examples}, notes
 
 
 def _normalize_list(
@@ -76,6 +79,7 @@ def _normalize_list(
     label: str | None,
     kind: str | None,
     source: PathKeywords,
+    declare: Callable[[Input], Input],
 ) -> tuple[dict[str, Input], tuple[str, ...]]:
     """Return the input of each split of a list of sources."""
     paths = [_path_of(each) for each in examples]
@@ -86,11 +90,11 @@ def _normalize_list(
     for number, (each, path) in enumerate(zip(examples, paths, strict=True)):
         prefix = "" if path is None else os.path.relpath(os.path.abspath(path), root)
         if isinstance(each, (str, bytes, os.PathLike)):
-            found, own_notes = normalize_splits(each, split, label, kind, source)
+            found, own_notes = normalize_splits(each, split, label, kind, source, declare)
         else:
             _refuse_options({"kind": kind, **source}, each)
             only = DEFAULT_SPLIT if split is None else split
-            found, own_notes = {only: normalize_input(each)}, getattr(each, "notes", ())
+            found, own_notes = {only: declare(normalize_input(each))}, getattr(each, "notes", ())
         notes += own_notes
         for name, one in found.items():
             numbered = dataclasses.replace(one, number=number, key_prefix=prefix, columns=None)
@@ -314,6 +318,7 @@ def _join_features(
         # The names of the classes are collected from the examples.
         string = {label: Tensor("str")}
         known = {split: each.replace(string) for split, each in known.items()}
+    known = dict(zip(known, widen_floats(list(known.values())), strict=True))
     first, *others = known
     try:
         adds_classes = adds_classes or any(each.adds_classes for each in inputs.values())

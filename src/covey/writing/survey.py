@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -184,14 +184,12 @@ class _NullSink:
         return 0, 0
 
 
-def merge_features(
-    pieces: Sequence[MappedPiece], defaults: Mapping[str, Any], query: Query
-) -> Features:
+def merge_features(pieces: Sequence[MappedPiece], options: WriteOptions, query: Query) -> Features:
     """Return the features that fit the examples of all pieces, as a local write infers them.
 
     Args:
         pieces: The pieces, in order.
-        defaults: Values of features that examples may lack, by name.
+        options: Options of the write.
         query: Function that queries the records of a piece.
 
     Raises:
@@ -202,7 +200,7 @@ def merge_features(
         for mapped in pieces
         if mapped.result.inference is not None and not mapped.result.inference.is_empty
     ]
-    merged = Inference(defaults)
+    merged = Inference(options.defaults, options.types)
     names = _names_of_mixed_dtypes([inference for _, inference in found])
     for mapped, inference in found:
         own = copy.deepcopy(inference)

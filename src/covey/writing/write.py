@@ -24,7 +24,7 @@ from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
 from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
-from covey.writing.inputs import Input, located
+from covey.writing.inputs import Input, declare_types, located
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
@@ -53,6 +53,7 @@ def write(
     label: str | None = AUTO,
     kind: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
     names: Sequence[str] | None = None,
     key: str | None = None,
@@ -106,7 +107,10 @@ def write(
             content).
         features: Features of the examples. The default is to infer them from all examples. All
             splits of a dataset have the same features.
-        defaults: Values of missing features, by name, if features are inferred.
+        types: Some features, by name, such as ``{"time": "float64"}``; the others are inferred, or
+            are those of the source. The cells of a table are converted to these types.
+        defaults: Values of missing features, by name, also of empty cells and nulls. Integers
+            beside empty cells are integers then; without a default, they are floats.
         names: Names of the elements, if examples are tuples: ``("image", "label")``.
         key: Feature that is the key of an example, which determines its position in the shuffled
             order. The default is the key of a (key, dict) pair, or the position of the example.
@@ -159,7 +163,17 @@ def write(
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
     if split is not None and split_by is not None:
         raise DatasetError(option="split_by", found=split_by, allowed="omitted with split=")
-    inputs, notes = normalize_splits(examples, split, label, kind, source)
+    defaults = dict(defaults or {})
+    declared = None if features is None else Features(features).with_defaults(defaults)
+    own_types = Features(types or {})
+    inputs, notes = normalize_splits(
+        examples,
+        split,
+        label,
+        kind,
+        source,
+        declare=lambda each: declare_types(each, declared, own_types, defaults),
+    )
     if split_by is not None or engine is not None or part is not None:
         inputs = {name: each.probe() for name, each in inputs.items()}
     first, *more = inputs
@@ -167,8 +181,9 @@ def write(
         split=first,
         more_splits=tuple(more),
         label=label,
-        features=None if features is None else Features(features),
-        defaults=dict(defaults or {}),
+        features=declared,
+        types=own_types,
+        defaults=defaults,
         names=names,
         key=key,
         name=name,

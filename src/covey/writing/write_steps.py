@@ -12,7 +12,7 @@ from covey.errors import DatasetError, list_names, shorten
 from covey.labels import AUTO
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.merge import describe
+from covey.schema.merge import describe, widen_floats
 from covey.writing.columns import RecordsToWrite
 from covey.writing.inputs import Input
 from covey.writing.options import (
@@ -40,8 +40,12 @@ def resolve_schema(
     Raises:
         DatasetError: If the declared features differ from those of the remaining splits.
     """
-    declared = source.features if options.features is None else options.features
     base, base_label = known
+    declared = options.features
+    if declared is None and source.features is not None:
+        # Floats of a source that float32 holds are also stored as float64.
+        declared = source.features if base is None else widen_floats([source.features, base])[0]
+    from_source = options.features is None
     label = options.label if options.label != AUTO else base_label or source.label
     if base is None:
         return WriteSchema(
@@ -56,11 +60,19 @@ def resolve_schema(
     old = [each.old_strings(base, label) for each in targets if each.appends]
     classes = tuple(dict.fromkeys(itertools.chain(*old))) or names
     schema = WriteSchema(features=declared, label=label, known_classes=classes)
+    for name, kind in options.types.items():
+        if declared is None and base.get(name) != kind:
+            raise DatasetError(
+                f"the existing splits have {describe(base.get(name))}; types has {describe(kind)}",
+                path=targets[0].directory,
+                feature=name,
+                remedy="omit it to use theirs, or write another dataset",
+            )
     if declared is None:
         can_grow = as_string is not None
         return replace(schema, features=base, fallback=as_string, strings_to_classes=can_grow)
     differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
-    if declared is source.features and differing == [label] and as_string is not None:
+    if from_source and differing == [label] and as_string is not None:
         # The class names of the source are matched with those of the dataset.
         return replace(schema, features=as_string, strings_to_classes=True)
     for name in sorted(differing):
