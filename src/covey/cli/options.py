@@ -129,6 +129,26 @@ def default(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def feature_type(text: str) -> tuple[str, str]:
+    """Parse ``NAME=TYPE``.
+
+    >>> feature_type("time=float64")
+    ('time', 'float64')
+    """
+    from covey.errors import FeatureError
+    from covey.schema.columns import DTYPES, parse_dtype
+
+    name, equals, dtype = text.rpartition("=")
+    try:
+        if name and equals:
+            return name, parse_dtype(dtype)
+    except FeatureError:
+        pass
+    raise argparse.ArgumentTypeError(
+        f"{text!r} must be NAME=TYPE, with a TYPE of {', '.join(DTYPES)}"
+    )
+
+
 def storage_option(text: str) -> tuple[str, Any]:
     """Parse ``NAME=VALUE`` like :func:`default`. The value may be secret: errors do not show it."""
     if not text.partition("=")[0] or "=" not in text:

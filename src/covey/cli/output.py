@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TERMINAL_WIDTH = 80
 
 # Arguments whose option does not have the same name.
-_OPTIONS = {"defaults": "default", "storage_options": "storage_option"}
+_OPTIONS = {"defaults": "default", "storage_options": "storage_option", "types": "type"}
 
 # The constructor of a feature, `Image(channels=3)`, which the command line does not have.
 _CONSTRUCTOR = re.compile(r"\w\(\w+=")

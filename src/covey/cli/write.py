@@ -15,6 +15,7 @@ from covey.cli.options import (
     add_storage_option,
     count_or_fraction,
     default,
+    feature_type,
     find_engine,
     fraction,
     kind,
@@ -52,6 +53,7 @@ examples:
   covey write photos data/birds --splits train,val --class-from last
   covey write birds.csv data/birds --label species
   covey write birds.csv data/birds --split-by split
+  covey write birds.csv data/birds --type ring=str --default weight=-1
   covey write glyphs.npz data/glyphs --hold-out-classes 100
   covey write photos data/birds --hold-out-fraction 0.1 --on-error skip --report bad.jsonl
   covey write more.jsonl data/birds --mode append
@@ -120,12 +122,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="name classes by the last directory, or by the path of directories (default: path)",
     )
     reading.add_argument(
+        "--type",
+        metavar="NAME=TYPE",
+        type=feature_type,
+        action="append",
+        default=[],
+        help="type of a feature, such as time=float64 or zip=str; may be repeated (default: that "
+        "of the format, or inferred from the values)",
+    )
+    reading.add_argument(
         "--default",
         metavar="NAME=VALUE",
         type=default,
         action="append",
         default=[],
-        help="value of a feature that JSON objects lack; may be repeated",
+        help="value of a feature that JSON objects lack, or whose cell is empty or null; may be "
+        "repeated",
     )
     reading.add_argument(
         "--on-error",
@@ -256,6 +268,7 @@ def run(options: argparse.Namespace) -> None:
             hold_out=hold_out,
             split_by=options.split_by,
             label=None if options.no_label else options.label or "auto",
+            types=dict(options.type),
             defaults=dict(options.default),
             key=options.key,
             name=options.name,
@@ -422,7 +435,7 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
     features = ", ".join(result.features)
     label = "" if result.label is None else f"; label {result.label!r}"
     lines = [f"{result.path}: {features}{label}", *table(header, rows)]
-    lines += [f"note: {each}" for each in result.notes]
+    lines += [f"note: {each.replace('; features= for', '; --type for')}" for each in result.notes]
     for split, names in result.unshared_classes.items():
         if names and options.hold_out_classes is None:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])

@@ -362,8 +362,7 @@ def inexact_integer(value: int, dtype: str) -> FeatureError:
     """Return the error of an integer that must be stored as float, but is not exact in it."""
     return FeatureError(
         f"the value is the integer {value}, which {dtype} does not hold exactly",
-        remedy="pass defaults= if it is beside empty cells, which make integers floats, or declare "
-        "strings",
+        remedy="pass defaults= if empty cells make the integers floats, or types= to store strings",
     )
 
 

@@ -30,7 +30,7 @@ from covey import _core
 from covey.arrays import SparseArray
 from covey.errors import FeatureError, escape
 from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
-from covey.schema.columns import NUMBERS, Shape, as_array, inexact_integer, unify_shapes
+from covey.schema.columns import NUMBERS, STRINGS, Shape, as_array, inexact_integer, unify_shapes
 from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.images import Image
 from covey.schema.tensor import Tensor
@@ -121,6 +121,17 @@ def restore_decimals(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the values of a :data:`DECIMAL` feature, of which float32 was stored."""
     with np.errstate(over="ignore"):
         return _core.widen_by_decimal(np.ascontiguousarray(values, np.float32))
+
+
+def with_dtype(feature: Feature, dtype: str) -> Feature:
+    """Return a feature of the same shape with another dtype."""
+    if isinstance(feature, (Ragged, Sparse)):
+        return dataclasses.replace(feature, dtype=dtype)
+    if type(feature) is not Tensor:
+        return Tensor(dtype)
+    is_raw = feature.encoding != "list" and feature.dtype != "float64" and dtype not in STRINGS
+    encoding = feature.encoding if is_raw else None
+    return dataclasses.replace(feature, dtype=dtype, encoding=encoding)
 
 
 def count_rounded(values: Any) -> tuple[int, int]:

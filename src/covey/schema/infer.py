@@ -28,7 +28,7 @@ from covey.schema.guess import (
     widen,
 )
 from covey.schema.tensor import Steps, Tensor
-from covey.schema.types import REQUIRED, Feature
+from covey.schema.types import Feature
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
 
@@ -53,13 +53,13 @@ class Inference:
 
     Args:
         defaults: Values of features that examples may lack, by name.
-        types: Features that are declared, by name.
+        types: Declared dtypes of features, by name.
     """
 
     def __init__(
         self,
         defaults: Mapping[str, Any] | None = None,
-        types: Mapping[str, Feature] | None = None,
+        types: Mapping[str, str] | None = None,
     ) -> None:
         self.defaults = defaults or {}
         self.types = types or {}
@@ -98,9 +98,6 @@ class Inference:
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
         """Add the values of one feature in all examples."""
         self._count = max(self._count, len(column))
-        if "/".join(path) in self.types:
-            self._set(path, Guess(0, None), len(column))
-            return
         if isinstance(column, np.ndarray) and column.dtype != object:
             low, high = integer_limits(column)
             try:
@@ -125,8 +122,7 @@ class Inference:
         if value is None and name in self.defaults:
             return
         try:
-            # No type is inferred from a value whose feature is declared.
-            guess = Guess(position, None) if name in self.types else guess_value(value, position)
+            guess = guess_value(value, position)
         except FeatureError as error:
             error.example, error.feature = position, name
             raise
@@ -204,13 +200,21 @@ class Inference:
     ) -> Guess:
         """Return the type that fits the values so far and another one."""
         before = self._guesses.get(path)
+        name = "/".join(path)
+        guess = self._declared(guess, name)
         if before is None:
             return guess
-        name = "/".join(path)
         if integers is not None and before.dtype != guess.dtype and before.dtype in NUMBERS:
             low, high = join_ranges((before.low, before.high), integers(name))
             before = dataclasses.replace(before, low=low, high=high)
         return widen(before, guess, name)
+
+    def _declared(self, guess: Guess, name: str) -> Guess:
+        """Return a type with the declared dtype, if there is one."""
+        dtype = self.types.get(name)
+        if dtype is None or guess.dtype is None:
+            return guess
+        return dataclasses.replace(guess, dtype=dtype, low=0, high=0, image="")
 
     def _set(self, path: tuple[str, ...], guess: Guess, seen: int) -> None:
         self._guesses[path] = guess
@@ -255,17 +259,12 @@ class Inference:
 
     def _feature(self, guess: Guess, name: str, is_final: bool) -> Any:
         """Return the feature that fits the values, and the default if there is one."""
-        if name in self.types:
-            declared: Any = self.types[name]
-            is_optional = name in self.defaults and declared.filler() is REQUIRED
-            if not is_optional:
-                return declared
-            return dataclasses.replace(declared, default=self.defaults[name])
+        is_final = is_final or name in self.types
         if name not in self.defaults:
             return guess.feature(is_final=is_final)
         default = self.defaults[name]
         try:
-            both = widen(guess, guess_default(default, guess), name)
+            both = widen(guess, self._declared(guess_default(default, guess), name), name)
         except FeatureError:
             raise FeatureError(
                 f"the default is {default!r}, but example {guess.example} has {guess.feature()}; "
@@ -325,7 +324,7 @@ def infer_kinds(
 def infer_column_kinds(
     columns: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    types: Mapping[str, Feature] | None = None,
+    types: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the features that fit all rows of columns, nested like the columns."""
     inference = Inference(defaults, types)

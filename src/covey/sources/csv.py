@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 from covey._text import count_of
 from covey.errors import SourceError
 from covey.labels import find_label_name
-from covey.schema import ClassLabel, Feature, Features, Tensor
-from covey.schema.types import REQUIRED
+from covey.schema import ClassLabel, Features, Tensor
 from covey.sources.cells import CellType, convert, guess_header
 from covey.sources.registry import HEAD_BYTES, ProbedPath, read_head, register
 from covey.sources.source import (
@@ -413,27 +412,26 @@ class TypedTable:
         return example
 
     def declare(
-        self, types: Mapping[str, Feature], defaults: Collection[str]
-    ) -> tuple[TypedTable, dict[str, Feature]]:
-        """Return the table with the types of some columns, and these types.
+        self, types: Mapping[str, str], optional: Collection[str]
+    ) -> tuple[TypedTable, dict[str, str]]:
+        """Return the table with declared types of some columns.
 
         Args:
-            types: Declared types; others than those of single values do not change the cells.
-            defaults: Columns whose empty cells have a default. They stay integers if their other
-                cells are.
+            types: Declared dtypes, by column.
+            optional: Columns whose empty cells are missing values, because they have a default.
+
+        Returns:
+            The table, and the dtypes of the columns that are integers because of their default.
         """
-        dtypes, optional = list(self.dtypes), {*self.optional}
-        found: dict[str, Feature] = {}
-        for i, name in enumerate(self.names):
-            kind = types.get(name)
-            is_optional = name in defaults or (kind is not None and kind.filler() is not REQUIRED)
-            if is_optional and name != self.label:
-                optional.add(name)
-                dtypes[i] = self.filled_dtypes[i]
-                found[name] = Tensor(dtypes[i])
-            if type(kind) is Tensor and not kind.shape:
-                dtypes[i] = kind.dtype
-        typed = replace(self, dtypes=tuple(dtypes), optional=frozenset(optional))
+        chosen = [name in optional and name != self.label for name in self.names]
+        found = {
+            name: filled
+            for name, filled, is_chosen in zip(self.names, self.filled_dtypes, chosen, strict=True)
+            if is_chosen
+        }
+        dtypes = dict(zip(self.names, self.dtypes, strict=True)) | found
+        dtypes |= {name: types[name] for name in self.names if name in types}
+        typed = replace(self, dtypes=tuple(dtypes.values()), optional=frozenset(found))
         return typed, found
 
     def kinds(self) -> dict[str, Any]:
@@ -464,10 +462,10 @@ class _CsvItems:
         return self.typed.length
 
     def declare(
-        self, types: Mapping[str, Feature], defaults: Collection[str]
-    ) -> tuple[_CsvItems, dict[str, Feature]]:
-        """Return the rows with the types of some columns; see :meth:`TypedTable.declare`."""
-        typed, found = self.typed.declare(types, defaults)
+        self, types: Mapping[str, str], optional: Collection[str]
+    ) -> tuple[_CsvItems, dict[str, str]]:
+        """Return the rows with declared types; see :meth:`TypedTable.declare`."""
+        typed, found = self.typed.declare(types, optional)
         return _CsvItems(typed), found
 
 

@@ -13,7 +13,7 @@ from covey._files import is_hidden
 from covey._text import count_of
 from covey.errors import FormatError, SourceError
 from covey.labels import find_label_name
-from covey.schema import Feature, Features, Image
+from covey.schema import Features, Image
 from covey.sources.class_directory import walk_files
 from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
 from covey.sources.images import EXTENSIONS, is_image, read_image
@@ -103,10 +103,10 @@ class _ListedImages(LazyItems):
                 yield error
 
     def declare(
-        self, types: Mapping[str, Feature], defaults: Collection[str]
-    ) -> tuple[_ListedImages, dict[str, Feature]]:
-        """Return the rows with the types of some columns; see :meth:`TypedTable.declare`."""
-        typed, found = self.typed.declare(types, defaults)
+        self, types: Mapping[str, str], optional: Collection[str]
+    ) -> tuple[_ListedImages, dict[str, str]]:
+        """Return the rows with declared types; see :meth:`TypedTable.declare`."""
+        typed, found = self.typed.declare(types, optional)
         return replace(self, typed=typed), found
 
     def _column(self, name: str) -> str:

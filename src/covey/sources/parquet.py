@@ -10,8 +10,7 @@ from typing import Any
 
 from covey.errors import FeatureError, SourceError
 from covey.labels import find_label_name
-from covey.schema import Audio, ClassLabel, Feature, Features, Image, Ragged, Tensor
-from covey.schema.types import REQUIRED
+from covey.schema import Audio, ClassLabel, Features, Image, Ragged, Tensor
 from covey.sources.audio import decode_sound, infer_content
 from covey.sources.images import image_fault
 from covey.sources.registry import ProbedPath, read_head, register
@@ -130,27 +129,32 @@ class _ParquetItems:
     files: tuple[str, ...]
     kinds: Mapping[str, Any]
     label: str | None
-    integers: Mapping[str, Any]
-    """Types of the columns of integers and bools with nulls, if these have a default."""
+    integers: Mapping[str, str]
+    """Dtypes of the columns of integers and bools with nulls, if these have a default."""
     optional: frozenset[str] = frozenset()
     """Columns whose nulls are missing values."""
 
     def declare(
-        self, types: Mapping[str, Feature], defaults: Collection[str]
-    ) -> tuple[_ParquetItems, dict[str, Feature]]:
-        """Return the rows with the types of some columns, and the types of those with a default."""
-        declared = {*defaults, *(name for name in types if types[name].filler() is not REQUIRED)}
-        optional = (declared & self.kinds.keys()) - {self.label}
-        found = {name: self.integers[name] for name in optional & self.integers.keys()}
-        known = {
-            name: types[name]
-            for name in types.keys() & self.kinds.keys()
-            if all(
-                type(kind) is Tensor and not kind.shape for kind in (types[name], self.kinds[name])
-            )
+        self, types: Mapping[str, str], optional: Collection[str]
+    ) -> tuple[_ParquetItems, dict[str, str]]:
+        """Return the rows with declared types of some columns.
+
+        Args:
+            types: Declared dtypes, by column.
+            optional: Columns whose nulls are missing values, because they have a default.
+
+        Returns:
+            The rows, and the dtypes of the columns that are integers because of their default.
+        """
+        missing = frozenset(optional) & self.kinds.keys() - {self.label}
+        found = {name: self.integers[name] for name in missing & self.integers.keys()}
+        declared = {
+            name: Tensor(types[name])
+            for name, kind in self.kinds.items()
+            if name in types and type(kind) is Tensor and not kind.shape
         }
-        kinds = {**self.kinds, **found, **known}
-        return replace(self, kinds=kinds, optional=frozenset(optional)), found
+        kinds = {**self.kinds, **{name: Tensor(dtype) for name, dtype in found.items()}, **declared}
+        return replace(self, kinds=kinds, optional=missing), found
 
     def __iter__(self) -> Iterator[Item]:
         return self.read_range(0, None)
@@ -279,7 +283,7 @@ def _open_files(path: str, label: str | None, files: list[str]) -> Source:
         integral = pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)
         if integral and name in with_nulls and name != label:
             # Without a default, null is nan, which integers lack.
-            integers[name], kinds[name] = kinds[name], Tensor("float64")
+            integers[name], kinds[name] = kinds[name].dtype, Tensor("float64")
     for name in _hugging_face_columns(schema, "Audio"):
         if isinstance(kinds.get(name), Image):  # both are stored as {"bytes", "path"}
             kinds[name] = infer_content(_contents(files, name))

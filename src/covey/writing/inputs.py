@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
-from covey.schema import ClassLabel, Features
+from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.guess import with_dtype
 from covey.schema.image_inputs import is_picture
 from covey.shuffle.keys import Key
 from covey.writing.options import WriteOptions
@@ -288,27 +289,48 @@ def fetch(source: Any, indices: range) -> Iterator[Any]:
 
 
 def declare_types(
-    examples: Input, features: Features | None, types: Features, defaults: Mapping[str, Any]
+    examples: Input,
+    features: Features | None,
+    types: Mapping[str, str],
+    defaults: Mapping[str, Any],
 ) -> Input:
     """Return an input whose values have declared types and defaults.
 
     Args:
         examples: The input.
         features: Features of the examples, if all are declared.
-        types: Some of them, otherwise.
+        types: Dtypes of some of them, otherwise.
         defaults: Values of missing features.
 
     Raises:
         FeatureError: If the input has features, and one that is declared is not among them.
     """
     items: Any = examples.items
-    found: Mapping[str, Any] = {}
+    optional = {*defaults} if features is None else {*features.optional}
+    found: Mapping[str, str] = {}
     if hasattr(items, "declare"):
-        items, found = items.declare(types if features is None else features, defaults.keys())
+        items, found = items.declare(
+            types if features is None else single_types(features), optional
+        )
     known = examples.features
     if known is not None and features is None:
-        known = known.replace({**found, **types}).with_defaults(defaults)
+        known = with_types(known, {**found, **types}).with_defaults(defaults)
     return replace(examples, items=items, features=known)
+
+
+def single_types(features: Features) -> dict[str, str]:
+    """Return the dtypes of features that are single numbers or strings."""
+    return {
+        name: kind.dtype
+        for name, kind in features.items()
+        if type(kind) is Tensor and not kind.shape
+    }
+
+
+def with_types(features: Features, types: Mapping[str, str]) -> Features:
+    """Return features with other dtypes."""
+    kinds = features.select(types)
+    return features.replace({name: with_dtype(kinds[name], types[name]) for name in types})
 
 
 def name_classes(features: Features, names: Mapping[str, tuple[str, ...]] | None) -> Features:

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
-from covey.errors import DatasetError, list_names
+from covey.errors import DatasetError, FeatureError, list_names
 from covey.labels import AUTO
 from covey.schema import Features
+from covey.schema.columns import parse_dtype
+from covey.schema.diagnostics import add_feature
 from covey.shuffle.keys import RecordOrder
 from covey.tfrecord.compression import parse_compression
 from covey.writing.hold_out import HoldOut
@@ -39,8 +41,8 @@ class WriteOptions:
     """The other splits, if the source has several."""
     label: str | None = AUTO
     features: Features | None = None
-    types: Features = field(default_factory=lambda: Features({}))
-    """Some features, if not all of them are declared."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Dtypes of some features, if not all of them are declared."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Sequence[str] | None = None
     key: str | None = None
@@ -163,6 +165,21 @@ class WriteOptions:
     def write_threads(self) -> int:
         """Number of threads that sort, compress and write records."""
         return self.workers or cpu_count()
+
+
+def parse_types(types: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtypes of features by name.
+
+    Raises:
+        FeatureError: If one is not a dtype; ``feature`` is the name.
+    """
+    found = {}
+    for name, dtype in types.items():
+        try:
+            found[name] = parse_dtype(dtype)
+        except FeatureError as error:
+            raise add_feature(error, name) from None
+    return found
 
 
 def _check(option: str, value: Any, is_valid: bool, allowed: str) -> None:

@@ -98,13 +98,12 @@ def write_to_json(
     fields = {
         each.name: getattr(options, each.name)
         for each in dataclasses.fields(options)
-        if each.name not in ("features", "types", "hold_out", *_LOCAL_OPTIONS)
+        if each.name not in ("features", "hold_out", *_LOCAL_OPTIONS)
     }
     held_out = None if options.hold_out is None else dataclasses.asdict(options.hold_out)
     content = {
         "options": {**fields, "defaults": dict(options.defaults)},
         "features": None if options.features is None else features_to_json(options.features),
-        "types": features_to_json(options.types),
         "hold_out": held_out,
         "bits": bits,
         "schema": {
@@ -197,7 +196,6 @@ def write_from_json(
         fields["defaults"] = _from_json(fields["defaults"])
         if content["features"] is not None:
             fields["features"] = features_from_json(content["features"], name)
-        fields["types"] = features_from_json(content["types"], name)
         if content["hold_out"] is not None:
             fields["hold_out"] = HoldOut(**content["hold_out"])
         if memory_limit is not None:

@@ -32,6 +32,7 @@ from covey.writing.options import (
     OnError,
     WriteOptions,
     WriteSchema,
+    parse_types,
 )
 from covey.writing.order import RecordSorter
 from covey.writing.parallel import encode_examples
@@ -107,8 +108,8 @@ def write(
             content).
         features: Features of the examples. The default is to infer them from all examples. All
             splits of a dataset have the same features.
-        types: Some features, by name, such as ``{"time": "float64"}``; the others are inferred, or
-            are those of the source. The cells of a table are converted to these types.
+        types: Dtypes of some features, by name, such as ``{"time": "float64"}``, if features are
+            inferred, or are those of the source. The cells of a table are converted to them.
         defaults: Values of missing features, by name, also of empty cells and nulls. Integers
             beside empty cells are integers then; without a default, they are floats.
         names: Names of the elements, if examples are tuples: ``("image", "label")``.
@@ -165,7 +166,7 @@ def write(
         raise DatasetError(option="split_by", found=split_by, allowed="omitted with split=")
     defaults = dict(defaults or {})
     declared = None if features is None else Features(features).with_defaults(defaults)
-    own_types = Features(types or {})
+    own_types = parse_types(types or {})
     inputs, notes = normalize_splits(
         examples,
         split,

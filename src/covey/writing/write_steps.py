@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +60,10 @@ def resolve_schema(
     old = [each.old_strings(base, label) for each in targets if each.appends]
     classes = tuple(dict.fromkeys(itertools.chain(*old))) or names
     schema = WriteSchema(features=declared, label=label, known_classes=classes)
-    for name, kind in options.types.items():
-        if declared is None and base.get(name) != kind:
+    for name, dtype in options.types.items():
+        if declared is None and getattr(base.get(name), "dtype", "") != dtype:
             raise DatasetError(
-                f"the existing splits have {describe(base.get(name))}; types has {describe(kind)}",
+                f"the existing splits have {describe(base.get(name))}; types has {dtype}",
                 path=targets[0].directory,
                 feature=name,
                 remedy="omit it to use theirs, or write another dataset",
@@ -131,7 +131,7 @@ def write_ordered(
     results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
     # The examples of one input may be divided into several splits.
     of_splits = itertools.chain(inputs, itertools.repeat(inputs[0]))
-    notes = () if options.features is not None else _type_notes(ordered)
+    notes = () if options.features is not None else _type_notes(ordered, options.types)
     first, *others = (
         replace(result, skipped=tuple(_locate(record, each) for record in records))
         for result, records, each in zip(results, skipped, of_splits, strict=False)
@@ -158,14 +158,22 @@ def _notes(
             )
 
 
-def _type_notes(ordered: RecordsToWrite) -> tuple[str, ...]:
+def _type_notes(ordered: RecordsToWrite, types: Collection[str]) -> tuple[str, ...]:
     """Return the notes about floats whose type the caller has not declared."""
     notes = [
         f"{name}: {rounded:,} of {total:,} values rounded; features= for float64"
         for name, (rounded, total) in sorted(ordered.rounding.items())
-        if rounded and getattr(ordered.features[name], "dtype", "") == "float32"
+        if rounded
+        and name not in types
+        and getattr(ordered.features[name], "dtype", "") == "float32"
     ]
-    wide = [name for name, kind in ordered.features.items() if kind == Tensor("float64")]
+    wide = [
+        name
+        for name, kind in ordered.features.items()
+        if name not in types
+        and isinstance(kind, Tensor)
+        and (kind.dtype, kind.shape, kind.encoding) == ("float64", (), "bytes")
+    ]
     if wide:
         line = f"tf.io.decode_raw(parsed[{wide[0]!r}], tf.float64)"
         notes.append(
