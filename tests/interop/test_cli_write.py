@@ -345,6 +345,33 @@ def test_defaults_and_keys(capsys):
     assert sorted(int(example["eggs"]) for example in read()) == [0, 2]
 
 
+def test_types_of_features(capsys):
+    with open("birds.csv", "w") as file:
+        file.write("id,ring,time,label\n1234567890123456789,1,1700000000.5,owl\n")
+        file.write(",2,1700000000.123,wren\n")
+    error = error_of(capsys, "birds.csv", "data")
+    assert "1234567890123456789, which float64 does not hold exactly" in error
+    assert "pass --default if empty cells" in error
+    assert "or --type to store strings" in error
+    main("write birds.csv data --default id=-1 --type ring=str --type label=str".split())
+    assert "note: 'time': float64, which is stored as bytes; decode" in capsys.readouterr().out
+    rows = sorted((int(each["id"]), each["ring"], float(each["time"])) for each in read())
+    assert rows == [(-1, "2", 1700000000.123), (1234567890123456789, "1", 1700000000.5)]
+
+
+def test_types_of_json(capsys):
+    with open("birds.jsonl", "w") as file:
+        file.writelines(json.dumps({"x": [n / 3], "n": n, "label": "owl"}) + "\n" for n in range(9))
+    main(["write", "birds.jsonl", "rounded"])
+    note = "note: x: 6 of 9 values rounded; --type for float64"
+    assert note in capsys.readouterr().out
+    main("write birds.jsonl data --type x=float64 --type=n=int8".split())
+    assert "note" not in capsys.readouterr().out
+    assert sorted(each["x"].tolist() for each in read()) == [[n / 3] for n in range(9)]
+    assert covey.open("data", split="train").features["n"] == covey.Tensor("int8")
+    assert "there is no feature 'y'" in error_of(capsys, make_csv(), "other", "--type", "y=str")
+
+
 # Errors.
 
 
@@ -439,6 +466,8 @@ def test_invalid_values(capsys, arguments, message):
         ("--hold-out-split train --hold-out-fraction 0.1", "are both 'train'"),
         ("--shards 2 --records-per-shard 5", "not allowed with"),
         ("--default eggs", "'eggs' must be NAME=VALUE"),
+        ("--type eggs", "'eggs' must be NAME=TYPE, with a TYPE of int8, int16,"),
+        ("--type eggs=text", "'eggs=text' must be NAME=TYPE, with a TYPE of"),
         ("--kind tarball", "'tarball' must be one of"),
     ],
 )

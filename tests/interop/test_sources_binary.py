@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image as Pillow
+from written import column, write
 
 from covey import ClassLabel, Features, Image, Ragged, RecordWriter, Tensor, errors
 from covey.sources import from_tfds_builder, open_source
@@ -225,6 +226,44 @@ def test_nulls(parquet):
     assert [(error.record, error.feature, error.reason) for error in bad] == [
         (1, "label", "the label is null")
     ]
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+def test_integers_beside_a_null(parquet, tmp_path, has_statistics):
+    ids = [1234567890123456789 + i for i in range(29)]
+    table = pa.table({"id": pa.array([None, *ids], pa.int64()), "flag": [None, *[True] * 29]})
+    path = parquet(table, write_statistics=has_statistics)
+    options = {"label": None, "shuffle": False}
+    with pytest.raises(errors.CoveyError) as caught:
+        write(path, tmp_path / "no default", **options)
+    assert (caught.value.feature, "defaults=" in caught.value.remedy) == ("id", True)
+    defaults = {"id": 7, "flag": False}
+    written = write(path, tmp_path / "default", **options, defaults=defaults)
+    assert dict(written.features) == {
+        "id": Tensor("int64", default=7),
+        "flag": Tensor("bool", default=False),
+    }
+    assert column(tmp_path / "default", "id") == [7, *ids]
+    assert column(tmp_path / "default", "flag") == [False, *[True] * 29]
+    kinds = {"id": Tensor("int64", default=7), "flag": Tensor("bool", default=False)}
+    write(path, tmp_path / "features", **options, features=kinds)
+    assert column(tmp_path / "features", "id") == [7, *ids]
+    types = {"id": "str"}
+    write(path, tmp_path / "types", **options, types=types, defaults={"flag": True})
+    assert column(tmp_path / "types", "id") == ["", *map(str, ids)]
+
+
+def test_floats_keep_their_declared_type(parquet, tmp_path):
+    """Columns of Parquet have a type, as arrays of numpy have."""
+    single = pa.array([0.1, 0.5], pa.float32())
+    path = parquet({"single": single, "double": [0.1, 0.5], "list": [[0.1], [0.5, 0.25]]})
+    written = write(path, tmp_path / "data", label=None, shuffle=False)
+    assert dict(written.features) == {
+        "single": Tensor("float32"),
+        "double": Tensor("float64"),
+        "list": Tensor("float64", (None,)),
+    }
+    assert column(tmp_path / "data", "double") == [0.1, 0.5]
 
 
 def test_null_without_statistics(parquet):

@@ -207,6 +207,22 @@ def test_any_features(tmp_path_factory, dataset):
         both_read(tmp_path_factory.mktemp("any"), features.select(keep), examples)
 
 
+def test_tensorflow_decodes_floats(tmp_path):
+    """The line of the note decodes every digit of a float64; lists remain float lists."""
+    times = [1700000000.123 + i for i in range(40)]
+    examples = [{"time": time, "x": [0.5, i / 4]} for i, time in enumerate(times)]
+    written = write(examples, tmp_path, shuffle=False)
+    (note,) = written.notes
+    _, line = note.split("decode it by ")
+    spec = {"time": tf.io.FixedLenFeature([], tf.string), "x": tf.io.FixedLenFeature([2], "float")}
+    records = tf.data.TFRecordDataset(list(map(str, shard_paths(tmp_path))))
+    decoded = []
+    for parsed in records.map(lambda record: tf.io.parse_single_example(record, spec)):
+        decoded += eval(line, {"tf": tf, "parsed": parsed}).numpy().tolist()
+    assert decoded == times
+    assert len({each["time"] for each in as_tfds(tmp_path)}) == len(set(times)) == 40
+
+
 def test_splits_shards_and_sizes(tmp_path):
     write({"x": np.arange(100)}, tmp_path, shards=4, description="Numbers.")
     write({"x": np.arange(10)}, tmp_path, "test")

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from source_items import read
+from written import column, write
 
 from covey import ClassLabel, Tensor, errors
 from covey.sources import csv as tables
@@ -60,6 +61,9 @@ def test_type_is_that_of_all_cells(write_file):
         (["16777217", "0.5"], "float64"),
         (["16777217", ""], "float64"),
         (["1e300"], "float64"),
+        ([f"{1700000000.123 + i}" for i in range(40)], "float64"),
+        (["0.1", "19.99", "1e20", ""], "float32"),
+        (["0.1", "0.3333333333333333"], "float64"),
         (["inf", "NaN", "-Inf"], "float32"),
         ([" 7", "8 "], "int64"),
         (["1_000"], "str"),
@@ -100,6 +104,102 @@ def test_byte_order_mark_and_carriage_returns(write_file):
         (0, {"name": "owl", "n": 1}),
         (1, {"name": "wren", "n": 2}),
     ]
+
+
+IDS = [1234567890123456789 + i for i in range(29)]
+
+
+def id_table(write_file, name="ids.csv"):
+    """A table of 64-bit ids, one of which is missing."""
+    rows = [f"{'' if i == 3 else each},{i / 10},{90000 + i}" for i, each in enumerate(IDS)]
+    return write_file("\n".join(["id,x,zip", *rows]), name)
+
+
+def test_integers_beside_an_empty_cell(write_file, tmp_path):
+    path = id_table(write_file)
+    known = [-1 if i == 3 else each for i, each in enumerate(IDS)]
+    options = {"label": None, "shuffle": False}
+    with pytest.raises(errors.FeatureError, match="1234567890123456789, which float64") as caught:
+        write(path, tmp_path / "no default", **options)
+    assert (caught.value.feature, "defaults=" in caught.value.remedy) == ("id", True)
+    features = {"id": Tensor("int64", default=-1), "x": "float32", "zip": "int64"}
+    ways = {
+        "default": {"defaults": {"id": -1}},
+        "features": {"features": features},
+        "both": {"features": {**features, "id": "int64"}, "defaults": {"id": -1}},
+        "types": {"types": {"id": "int64"}, "defaults": {"id": -1}},
+    }
+    for way, given in ways.items():
+        written = write(path, tmp_path / way, **options, **given)
+        assert written.features["id"] == Tensor("int64", default=-1), way
+        assert column(tmp_path / way, "id") == known, way
+    small = write_file("x\n1\n\n3\n".replace("\n\n", '\n""\n'), "small.csv")
+    write(small, tmp_path / "small", **options)
+    assert str(column(tmp_path / "small", "x")) == "[1.0, nan, 3.0]"
+    write(small, tmp_path / "filled", **options, defaults={"x": 2})
+    assert column(tmp_path / "filled", "x") == [1, 2, 3]
+
+
+def test_large_integers_beside_decimals(write_file, tmp_path):
+    path = write_file("x\n0.5\n9007199254740993\n", "birds.csv")
+    with pytest.raises(errors.FeatureError, match="9007199254740993, which float64") as caught:
+        write(path, tmp_path / "floats", label=None)
+    assert caught.value.example == 1
+    write(path, tmp_path / "strings", label=None, shuffle=False, types={"x": "str"})
+    assert column(tmp_path / "strings", "x") == ["0.5", "9007199254740993"]
+
+
+def test_declared_types(write_file, tmp_path):
+    path = id_table(write_file)
+    types = {"id": "str", "x": "float64", "zip": "str"}
+    written = write(path, tmp_path / "data", label=None, shuffle=False, types=types)
+    assert {name: kind.dtype for name, kind in written.features.items()} == types
+    assert column(tmp_path / "data", "zip")[0] == "90000"
+    assert column(tmp_path / "data", "id")[3] == ""
+    assert column(tmp_path / "data", "x") == [i / 10 for i in range(29)]
+    assert not written.notes
+
+
+@pytest.mark.parametrize(
+    ("types", "feature", "reason"),
+    [
+        ({"zipp": "str"}, None, "there is no feature 'zipp'"),
+        ({"zip": "text"}, "zip", "dtype is 'text'; must be one of"),
+        ({"id": "int64"}, "id", "the cell is empty; must be int64"),
+        ({"x": "int64"}, "x", "the cell is '0.0'; must be int64"),
+        ({"x": "bool"}, "x", "the cell is '0.0'; must be bool"),
+        ({"zip": "int8", "id": "str"}, "zip", "must be from -128 to 127"),
+    ],
+)
+def test_invalid_types(write_file, tmp_path, types, feature, reason):
+    path = id_table(write_file)
+    with pytest.raises(errors.CoveyError, match=reason) as caught:
+        write(path, tmp_path / "data", label=None, types=types)
+    assert caught.value.feature == feature
+
+
+def test_types_are_omitted_with_features(write_file, tmp_path):
+    with pytest.raises(errors.DatasetError, match="omitted with features="):
+        write(id_table(write_file), tmp_path, features={"x": "int64"}, types={"x": "int64"})
+
+
+def test_floats_of_splits_and_of_an_appended_table(write_file, tmp_path):
+    """A table whose floats float32 holds is stored with those of one that needs float64."""
+    long, short = [1700000000.123, 0.1], [0.1, 0.2]
+    (tmp_path / "splits").mkdir()
+    for name, values in [("train.csv", short), ("test.csv", long)]:
+        write_file("\n".join(["x", *map(str, values)]), f"splits/{name}")
+    options = {"label": None, "shuffle": False}
+    written = write(str(tmp_path / "splits"), tmp_path / "data", None, **options)
+    assert written.features["x"] == Tensor("float64")
+    assert column(tmp_path / "data", "x", "train") == short
+    assert column(tmp_path / "data", "x", "test") == long
+    short_table = str(tmp_path / "splits/train.csv")
+    write(short_table, tmp_path / "data", "test", mode="append", **options)
+    assert column(tmp_path / "data", "x", "test") == [*long, *short]
+    write(short_table, tmp_path / "narrow", "train", **options)
+    with pytest.raises(errors.DatasetError, match="the existing splits have"):
+        write(str(tmp_path / "splits/test.csv"), tmp_path / "narrow", "test", **options)
 
 
 def test_string_labels_are_classes(write_file):

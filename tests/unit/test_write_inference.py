@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engines import ThreadEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import mixtures
@@ -102,6 +103,79 @@ def test_features_that_the_last_example_changes(tmp_path, case, workers):
     dtype = "bytes" if case == "strings, then bytes" else ""
     assert column(tmp_path, "x") == [as_read(value, dtype) for value in values]
     check_index(tmp_path)
+
+
+ENGINES = {"local": {}, "workers": {"workers": 2}, "threads": {"engine": ThreadEngine(3)}}
+
+
+@pytest.mark.parametrize("way", ENGINES)
+def test_notes_of_floats(tmp_path, way):
+    """They count what was written, not what was skipped, and each value once."""
+    lists = [[i / 3, 0.5, 0.1] for i in range(50)]
+    rounded = sum(float(np.float32(a)) != a for a, *_ in lists)
+    examples = [
+        {"time": 1700000000.123 + i, "x": each, "r": [each, [0.25]], "exact": [0.5, 1e20]}
+        for i, each in enumerate(lists)
+    ]
+    skipped = [{"time": 1.0, "x": [1 / 3, 1 / 7, 0.1], "r": "none", "exact": [0.0, 1.0]}]
+    written = write(
+        [*examples, *skipped, *examples], tmp_path / "a", on_error="skip", **ENGINES[way]
+    )
+    assert rounded == 33
+    assert len(written.skipped) == 1
+    assert written.notes == (
+        "r: 66 of 400 values rounded; features= for float64",
+        "x: 66 of 300 values rounded; features= for float64",
+        "'time': float64, which is stored as bytes; decode it by "
+        "tf.io.decode_raw(parsed['time'], tf.float64)",
+    )
+    types = {"x": "float64", "r": "float64", "time": "float64"}
+    written = write(examples, tmp_path / "b", types=types, shuffle=False, **ENGINES[way])
+    kinds = {"time": "float64", "x": Tensor("float64", (3,)), "r": Ragged("float64")}
+    assert written.features == Features({**kinds, "exact": Tensor("float32", (2,))})
+    assert written.notes == ()
+    assert column(tmp_path / "b", "x") == lists
+    assert column(tmp_path / "b", "time") == [each["time"] for each in examples]
+
+
+def test_notes_of_columns(tmp_path):
+    columns = {"x": [[1 / 3, 0.5], [0.1, 2]], "y": [0.1, 1 / 3], "z": np.ones((2, 2))}
+    written = write(columns, tmp_path, shuffle=False)
+    assert [note.partition(";")[0] for note in written.notes] == [
+        "x: 1 of 4 values rounded",
+        "'y': float64, which is stored as bytes",
+    ]
+    assert column(tmp_path, "y") == columns["y"]
+
+
+def test_rounding_to_the_type_of_the_dataset_is_noted(tmp_path):
+    write([{"x": 0.5}], tmp_path)
+    written = write([{"x": 0.1}, {"x": 1 / 3}], tmp_path, mode="append")
+    assert written.notes == ("x: 1 of 2 values rounded; features= for float64",)
+
+
+@pytest.mark.parametrize("way", ENGINES)
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0, 1, 2], Tensor("float64")),
+        ([[1], [2, 3]], Tensor("float64", (None,))),
+        ([[[1], []], [[2, 3]]], Ragged("float64")),
+        ([True, False], Tensor("float64")),
+        (["a", b"b"], Tensor("bytes")),
+    ],
+)
+def test_declared_dtypes(tmp_path, values, kind, way):
+    examples = [{"x": value, "y": 0} for value in values * 5]
+    options = {**ENGINES[way], "types": {"x": kind.dtype}, "shuffle": False}
+    assert write(examples, tmp_path / "data", **options).features["x"] == kind
+    expected = [as_read(value, kind.dtype) for value in values * 5]
+    assert column(tmp_path / "data", "x") == expected
+    with pytest.raises(FeatureError, match="no example has it") as caught:
+        write(examples, tmp_path / "typo", **{**options, "types": {"xx": "str"}})
+    assert caught.value.feature == "xx"
+    with pytest.raises(DatasetError, match="the existing splits have") as caught:
+        write(examples, tmp_path / "data", "test", **{**options, "types": {"x": "int8"}})
 
 
 @WORKERS

@@ -118,7 +118,7 @@ def _fill(value: Any, kind: Any) -> Any:
         return []
     empty = {"str": "", "bytes": b"", **dict.fromkeys(_FLOATS.values(), float("nan"))}
     if not isinstance(kind, Tensor) or kind.dtype not in empty:
-        raise SourceError("the value is null")
+        raise SourceError("the value is null", remedy="pass defaults= for it")
     return empty[kind.dtype]
 
 
@@ -240,7 +240,9 @@ class _ParquetItems:
                 if value is not None or name not in self.optional:
                     example[name] = _fill(value, self.kinds[name])
             except SourceError as error:
-                return source_error(file, error.reason, record=row, feature=name)
+                return source_error(
+                    file, error.reason, record=row, feature=name, remedy=error.remedy
+                )
         return key, example
 
 
