@@ -112,7 +112,7 @@ def convert(cell: str, dtype: str) -> Any:
     if dtype.startswith("float"):
         value = float(text or "nan")
         # The encoder raises if a float does not hold the integer.
-        is_large = abs(value) > MAX_EXACT_FLOAT64 and _INTEGER.fullmatch(text)
+        is_large = abs(value) >= MAX_EXACT_FLOAT64 and _INTEGER.fullmatch(text)
         return int(text) if is_large else value
     return int(text)
 
