@@ -353,7 +353,19 @@ def test_types_of_features(capsys):
     assert "1234567890123456789, which float64 does not hold exactly" in error
     assert "pass --default if empty cells" in error
     assert "or --type to store strings" in error
-    main("write birds.csv data --default id=-1 --type ring=str --type label=str".split())
+    main(
+        [
+            "write",
+            "birds.csv",
+            "data",
+            "--default",
+            "id=-1",
+            "--type",
+            "ring=str",
+            "--type",
+            "label=str",
+        ]
+    )
     assert "note: 'time': float64, which is stored as bytes; decode" in capsys.readouterr().out
     rows = sorted((int(each["id"]), each["ring"], float(each["time"])) for each in read())
     assert rows == [(-1, "2", 1700000000.123), (1234567890123456789, "1", 1700000000.5)]
@@ -365,7 +377,7 @@ def test_types_of_json(capsys):
     main(["write", "birds.jsonl", "rounded"])
     note = "note: x: 6 of 9 values rounded; --type for float64"
     assert note in capsys.readouterr().out
-    main("write birds.jsonl data --type x=float64 --type=n=int8".split())
+    main(["write", "birds.jsonl", "data", "--type", "x=float64", "--type=n=int8"])
     assert "note" not in capsys.readouterr().out
     assert sorted(each["x"].tolist() for each in read()) == [[n / 3] for n in range(9)]
     assert covey.open("data", split="train").features["n"] == covey.Tensor("int8")

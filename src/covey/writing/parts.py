@@ -37,11 +37,12 @@ from covey.errors import CoveyError, DatasetError
 from covey.index.format import content_checksum
 from covey.results import WriteResult
 from covey.schema import Features
+from covey.schema.guess import is_decimal
 from covey.shuffle.buckets import hash_bits
 from covey.storage import LocalStorage, is_remote, open_storage
 from covey.urls import shown
 from covey.writing.columns import prepare_columns
-from covey.writing.inputs import Input, located, source_failed
+from covey.writing.inputs import Input, located, source_failed, with_types
 from covey.writing.map_stage import MapContext, MapResult, map_piece
 from covey.writing.options import WriteOptions
 from covey.writing.part_files import (
@@ -142,13 +143,19 @@ def _summary(
                 bytes=sum(run.bytes for run in runs),
                 label=groups[-1].kind.label if groups else None,
                 classes={},
-                features=groups[-1].kind.features if groups else Features({}),
+                features=_final(groups[-1].kind.features) if groups else Features({}),
                 skipped=tuple(record for each in skipped for record in each),
                 seconds=0.0,
                 part=part,
             )
         )
     return replace(found[0], others=tuple(found[1:]))
+
+
+def _final(features: Features) -> Features:
+    """Return the features of the examples so far, as if none followed."""
+    found = [name for name, kind in features.items() if is_decimal(kind)]
+    return with_types(features, dict.fromkeys(found, "float32"))
 
 
 def _with_lengths(examples: Input) -> Input:
