@@ -228,5 +228,8 @@ def write_cases(draw: Any) -> WriteCase:
         "hold_out": hold_out,
         "defaults": defaults,
     }
+    float_kinds = ("decimal", "floats", "ragged floats")
+    floats = [name for name, kind in features.items() if kind in float_kinds]
+    options["types"] = {name: "float64" for name in floats if draw(st.booleans())}
     mode = draw(st.sampled_from([None, "append", "overwrite"]))
     return WriteCase(first, second, options, None if mode is None else {**options, "mode": mode})

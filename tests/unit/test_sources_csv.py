@@ -6,7 +6,9 @@ import json
 import math
 
 import pytest
+from engines import ThreadEngine, digests
 from source_items import read
+from write_cases import in_parts, locally
 from written import column, write
 
 from covey import ClassLabel, Tensor, errors
@@ -138,6 +140,17 @@ def test_integers_beside_an_empty_cell(write_file, tmp_path):
     assert str(column(tmp_path / "small", "x")) == "[1.0, nan, 3.0]"
     write(small, tmp_path / "filled", **options, defaults={"x": 2})
     assert column(tmp_path / "filled", "x") == [1, 2, 3]
+
+
+def test_engines_and_parts_write_the_same_files(write_file, tmp_path):
+    path = id_table(write_file, "ids.csv")
+    options = {"label": None, "defaults": {"id": -1, "x": 0.5}, "types": {"zip": "str"}}
+    ways = {"local": locally(), "threads": locally(engine=ThreadEngine(3)), "parts": in_parts(3)}
+    found = {}
+    for way, run in ways.items():
+        result = run(path, tmp_path / way / "birds", **options)
+        found[way] = (result.features, result.notes, digests(tmp_path / way / "birds"))
+    assert found["local"] == found["threads"] == found["parts"]
 
 
 def test_large_integers_beside_decimals(write_file, tmp_path):
