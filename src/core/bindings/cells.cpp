@@ -225,7 +225,9 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, Accept ac
     numbers.clear();
     scratch.list_shape = spec.shape;
     Rounding* rounding = nullptr;
-    if (scratch.counts_rounding && column.element == Element::float32) {
+    // The default of an optional column, a tuple, may be filled in later: it is not counted.
+    const bool is_given = column.required || PyList_CheckExact(value);
+    if (scratch.counts_rounding && is_given && column.element == Element::float32) {
       rounding = &scratch.rounding[c];
       *rounding = {};
     }
