@@ -142,12 +142,11 @@ void register_images(nb::module_& m) {
       "Return the libraries that decode images in this build, with their versions.");
 
   nb::class_<PyImageSpec>(m, "ImageSpec", "How encoded images become arrays of one shape.")
-      .def("__init__", &init, nb::kw_only(), nb::arg("size"), nb::arg("channels"),
-           nb::arg("crop"), nb::arg("max_pixels"), nb::arg("is_deep") = false,
-           nb::arg("as_stored") = false, nb::arg("scale") = std::pair(1.0, 1.0),
-           nb::arg("ratio") = std::pair(1.0, 1.0), nb::arg("flip") = false,
-           nb::arg("fast") = false, nb::arg("orient") = false, nb::arg("views") = 1,
-           nb::arg("required") = std::pair(0, 0),
+      .def("__init__", &init, nb::kw_only(), nb::arg("size"), nb::arg("channels"), nb::arg("crop"),
+           nb::arg("max_pixels"), nb::arg("is_deep") = false, nb::arg("as_stored") = false,
+           nb::arg("scale") = std::pair(1.0, 1.0), nb::arg("ratio") = std::pair(1.0, 1.0),
+           nb::arg("flip") = false, nb::arg("fast") = false, nb::arg("orient") = false,
+           nb::arg("views") = 1, nb::arg("required") = std::pair(0, 0),
            nb::sig("def __init__(self, *, size: tuple[int, int], channels: int, crop: str, "
                    "max_pixels: int, is_deep: bool = False, as_stored: bool = False, "
                    "scale: tuple[float, float] = (1.0, 1.0), "
