@@ -95,13 +95,6 @@ def picture(text: str) -> str:
     return text
 
 
-def html_file(text: str) -> str:
-    """Parse the path of an HTML file to be written."""
-    if not text.lower().endswith(".html"):
-        raise argparse.ArgumentTypeError(f"{text!r} must end with .html")
-    return text
-
-
 def name_list(text: str) -> tuple[str, ...]:
     """Parse names that are separated by commas.
 
