@@ -1,4 +1,4 @@
-"""The batches: any step, as the loader returns it; ranks, coverage, search and states."""
+"""The batches: any step, as the loader returns it; ranks, coverage and states."""
 
 import json
 from urllib.parse import parse_qsl, urlsplit
@@ -253,21 +253,6 @@ def test_coverage(visit, ds):
     page.wait(lambda: page.all(".batch-visit button"))
     page.all(".batch-visit button")[0].click()
     page.see("12 of 20 examples seen", "[data-seen]")
-
-
-def test_when_does_an_example_come_next(visit, ds):
-    page = visit("birds", "#/batches?step=4")
-    wait_rows(page, batch(ds, 4))
-    plan = plan_of(ds)
-    expected = next(step for step in range(5, 1000) if 17 in plan.batch(step))
-    set_field(page, "find", 17)
-    page.see(f"Step {expected}", "[data-found]")
-    page.click("[data-action=go]")
-    wait_rows(page, batch(ds, expected))
-    page.wait(lambda: page.all(".batch-cell.is-found[data-id='17']"))
-    set_field(page, "find", 99_999)
-    page.allowed_errors.append("400 (Bad Request)")
-    page.wait(lambda: page.all("[data-found] [role=alert]") or "id" in page.text("[data-found]"))
 
 
 def test_the_state_of_a_run(visit, ds):

@@ -25,7 +25,6 @@ from covey.errors import PlanError, SmallClassesWarning
 from covey.plan import BalancedPlan
 from covey.view import ROUTES, View
 from covey.view.messages import Query, RequestError
-from covey.view.occurrences import Search
 from covey.view.plans import MAX_BATCH, PlanCache, PlanOptions, find_plan, make_quietly
 from covey.view.session import Session
 from covey.view.states import find_state
@@ -368,113 +367,6 @@ def test_visits_beyond_32_bits(client):
     _, arrays, _ = client.columns("visits", classes_per_batch=30, step=10**12)
     assert arrays["visits"].dtype == np.float64
     assert (arrays["visits"] == 10**12).all()
-
-
-# The next step of an example.
-
-
-def brute_force(ds, example, start, plans, rank=None):
-    """Return step, rank and row of the first batch that has an example."""
-    for step in range(start, start + 5000):
-        for plan in plans if rank is None else [plans[rank]]:
-            rows = np.flatnonzero(plan.batch(step) == example)
-            if len(rows):
-                return step, plan.rank, int(rows[0])
-    return None
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_the_next_step_of_an_example(client, ds, data):
-    example = data.draw(st.integers(0, COUNT - 1))
-    start = data.draw(st.one_of(st.integers(0, 300), st.integers(0, 10**12)))
-    world_size = data.draw(st.integers(1, 4))
-    mode = data.draw(st.sampled_from(["split", "independent"]))
-    rank = data.draw(st.sampled_from([None, 0, world_size - 1]))
-    weights = data.draw(st.sampled_from([None, "size"]))
-    sizes = data.draw(st.integers(4, 16)), data.draw(st.integers(1, 6))
-    plan = loader_of(ds, *sizes, seed=3, class_weights=weights).plan
-    plans = [plan.for_rank(each, world_size, mode) for each in range(world_size)]
-    found = client.get(
-        "next",
-        classes_per_batch=sizes[0],
-        examples_per_class=sizes[1],
-        seed=3,
-        class_weights=weights or "",
-        world_size=world_size,
-        mode=mode,
-        rank=rank,
-        id=example,
-        **{"from": start},
-    )
-    expected = brute_force(ds, example, start, plans, rank)
-    assert (found["step"], found["rank"], found["row"]) == expected
-    assert found["cursor"] is None
-
-
-@settings(max_examples=30)
-@given(
-    kind=st.sampled_from(["shuffled", "sequential"]),
-    remainder=st.sampled_from(["keep", "fill"]),
-    size=st.integers(3, 90),
-    start=st.integers(0, 500),
-    example=st.integers(0, COUNT - 1),
-    mode=st.sampled_from(["split", "independent"]),
-)
-def test_the_next_step_without_classes(client, ds, kind, remainder, size, start, example, mode):
-    options = {"remainder": remainder, "world_size": 3, "mode": mode}
-    found = client.get("next", plan=kind, batch_size=size, id=example, **{"from": start}, **options)
-    make = ds.shuffled if kind == "shuffled" else ds.sequential
-    loaders = [make(size, rank=rank, threads=0, **options) for rank in range(3)]
-    for step in range(start, start + 3 * COUNT):
-        for rank, loader in enumerate(loaders):
-            try:
-                ids = loader.batch(step)[0].tolist()
-            except PlanError:
-                continue
-            if example in ids:
-                assert (found["step"], found["rank"], found["row"]) == (
-                    step,
-                    rank,
-                    ids.index(example),
-                )
-                return
-    raise AssertionError("the example is never drawn")
-
-
-@pytest.mark.parametrize("query", ["class_weights=sqrt", "plan=shuffled&batch_size=2"])
-def test_a_search_continues_at_its_cursor(ds, query):
-    session = Session.of_dataset(ds)
-    shown = find_plan(session, Query(f"seed=4&{query}"))
-    expected = Search(shown, 17, 1000, time_limit=60).run()
-    assert expected.step is not None
-    cursor, requests = None, 0
-    while True:
-        found = Search(shown, 17, 1000, time_limit=-1, chunk=4).run(cursor)
-        requests += 1
-        if found.cursor is None:
-            break
-        cursor = found.cursor
-    assert found == expected
-    assert requests > 1
-
-
-def test_an_example_that_is_never_drawn(client, ds):
-    position = int(ds.classes.counts.argmax())
-    last = int(ds.classes.records(position)[-1])
-    found = client.get("next", id=last, total_examples_per_class=4)
-    assert found["step"] is None
-    assert found["cursor"] is None
-    assert "does not draw" in found["reason"]
-    smallest = int(ds.classes.records(int(ds.classes.counts.argmin()))[0])
-    asked = {"small_classes": "drop", "examples_per_class": 15, "classes_per_batch": 4}
-    assert "class" in client.get("next", id=smallest, **asked)["reason"]
-
-
-@pytest.mark.parametrize("cursor", ["x", "1.2.3", "-1", "9" * 19, "1.2.3.4.5", "1." + "9" * 19])
-def test_invalid_cursors(client, cursor):
-    assert "cursor" in client.error("next", id=0, cursor=cursor)
-    assert "id" in client.error("next", id=COUNT)
 
 
 # States.

@@ -13,7 +13,6 @@ from covey.loader import state as loader_state
 from covey.plan import BalancedPlan
 from covey.view import contents
 from covey.view.messages import Columns, Query, RequestError, Response, json_response
-from covey.view.occurrences import Search
 from covey.view.plans import MAX_BATCH, ShownPlan, find_plan, parse_ranks
 from covey.view.server import Handler
 from covey.view.session import Session
@@ -30,8 +29,8 @@ _MAX_NAME = 1000
 _MAX_COUNT = 2**32 - 1
 
 
-def _parse_step(shown: ShownPlan, query: Query, name: str = "step") -> int:
-    return query.integer(name, 0, high=shown.plan.last_step)
+def _parse_step(shown: ShownPlan, query: Query) -> int:
+    return query.integer("step", 0, high=shown.plan.last_step)
 
 
 def batch(session: Session, query: Query) -> Response:
@@ -204,19 +203,6 @@ def seen(session: Session, query: Query) -> Response:
     return json_response({**content, "offset": begin, "ids": ids.tolist()})
 
 
-def next_occurrence(session: Session, query: Query) -> Response:
-    """Return the first step, from a step on, that draws an example."""
-    shown = find_plan(session, query)
-    if not len(shown.dataset):
-        raise RequestError("the split is empty", 404)
-    example = query.integer("id", high=len(shown.dataset) - 1)
-    rank = None
-    if query.optional("rank") is not None:
-        rank = query.integer("rank", high=shown.plan.world_size - 1)
-    search = Search(shown, example, _parse_step(shown, query, "from"), rank)
-    return json_response(asdict(search.run(query.optional("cursor"))))
-
-
 def state(session: Session, query: Query) -> Response:
     """Return the options and the step of a state that was pasted."""
     body = query.json()
@@ -250,7 +236,6 @@ ROUTES: dict[str, Handler] = {
     "/api/coverage": coverage,
     "/api/visits": visits,
     "/api/seen": seen,
-    "/api/next": next_occurrence,
     "/api/state": state,
 }
 """The function for each URL path."""

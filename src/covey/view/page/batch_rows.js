@@ -90,23 +90,13 @@ export class BatchRows {
       String(name) !== String(id) && h("span", { class: "muted small" }, `class ${id}`));
   }
 
-  /** Mark the example that was searched for; a word, not a colour alone. */
-  mark(cell, id) {
-    if (this.settings.get("find") !== String(id)) return;
-    cell.classList.add("is-found");
-    cell.append(h("span", { class: "batch-mark" }, "found"));
-  }
-
   fillStored({ id, cell }) {
     const { context, settings } = this;
     const split = settings.split.name;
     const { signal } = this.running;
     const hasClass = this.batch.examples_per_class === null; // else the row has it
     const onopen = () => openExample(context, split, id, { ids: this.ids() });
-    const draw = (example) => {
-      fill(cell, exampleCard(context, split, example, { size: settings.size, hasClass, onopen }));
-      this.mark(cell, id);
-    };
+    const draw = (example) => fill(cell, exampleCard(context, split, example, { size: settings.size, hasClass, onopen }));
     const store = examplesOf(split);
     const found = store.peek(id);
     if (found) return draw(found);
@@ -190,7 +180,6 @@ export class BatchRows {
         : h("div", { class: "batch-parts" }, contents);
       fill(cell, h("div", { class: message ? "card card-broken" : "card" },
         h("div", { class: "card-value" }, value), open, caption));
-      this.mark(cell, id);
     }
   }
 

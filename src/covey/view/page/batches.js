@@ -5,7 +5,7 @@ import { getJson } from "./api.js";
 import { errorBox } from "./app.js";
 import { CoveragePanel } from "./batch_coverage.js";
 import { BatchRows } from "./batch_rows.js";
-import { searchPanel, statePanel } from "./batch_search.js";
+import { statePanel } from "./batch_state.js";
 import { contentFields, DEFAULT_SIZE, planFields, Settings } from "./batch_settings.js";
 import { debounce, display, fill, formatNumber, h } from "./dom.js";
 import { zoomControl } from "./gallery.js";
@@ -44,20 +44,14 @@ export async function show(root, parameters, context, signal) {
   const rows = new BatchRows(context, settings, signal);
   const bar = stepBar((value) => go(value));
   const coverage = new CoveragePanel(context, settings, signal, (value) => go(value));
-  const search = searchPanel(context, settings, () => ({ step, batch }), signal, {
-    go: (value) => go(value),
-    keep: () => keep(),
-    mark: () => batch && rows.show(batch),
-  });
   const pasted = statePanel(context, settings, signal, (found) => {
     settings.take(found);
-    search.clear();
     fillFields();
     go(Number(found.step));
   });
 
   const columns = h("div", { class: "batch-columns" }, rows.element,
-    h("div", { class: "batch-panels" }, search, coverage.element, pasted));
+    h("div", { class: "batch-panels" }, coverage.element, pasted));
 
   /** Keep the settings in the URL. */
   function keep() {
@@ -72,7 +66,6 @@ export async function show(root, parameters, context, signal) {
 
   function onplan(name) {
     if (name === "plan") fillFields();
-    search.clear();
     load();
   }
 
