@@ -240,7 +240,6 @@ def measure_requests(server: Server, records: int, count: int) -> None:
     add("/api/batch, 8 ranks", lambda n: server.ask("batch", **plan, step=steps[n], world_size=8))
     add("/api/batch/x, 32 x 4", lambda n: server.ask("batch/x", **plan, step=steps[n], rank=0), 20)
     add("/api/coverage", lambda n: server.ask("coverage", **plan, step=0), 3)
-    add("/api/visits", lambda n: server.ask("visits", **plan, step=steps[n]), 20)
     add("/api/find, 200 ids anywhere", lambda n: server.ask("find", cursor=ids[n]))
     add("/api/find, a class", lambda n: server.ask("find", **{"class": ids[n] % 1000}))
     search = {"feature": "weight", "op": "nan"}

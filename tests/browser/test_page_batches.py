@@ -1,7 +1,6 @@
 """The batches: any step, as the loader returns it; ranks, coverage and states."""
 
 import json
-from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -213,46 +212,12 @@ def test_ragged_values(visit, ds):
     page.see("notes: ragged float32, ")
 
 
-def test_visits_are_those_of_the_coverage(visit):
-    """A setting that changes while the coverage loads does not mix with the step before."""
-    page = visit("birds", "#/batches?step=50")
-    page.see("Before step 50:")
-    page.settle()
-    page.run("""
-        const ask = window.fetch;
-        window.held = {};
-        window.fetch = async (url, options) => {
-          const response = await ask(url, options);
-          const name = /api\\/(coverage|batch)\\?/.exec(url)?.[1];
-          if (name in window.held) await new Promise((resolve) => { window.held[name] = resolve; });
-          return response;
-        };
-        window.held.coverage = null;
-    """)
-    page.requests()
-    set_field(page, "classes_per_batch", 2)
-    page.wait(lambda: page.run("return window.held.coverage !== null"))
-    page.run("window.held.batch = null")
-    set_field(page, "classes_per_batch", 3)
-    page.wait(lambda: page.run("return window.held.batch !== null"))
-    page.run("window.held.coverage(); delete window.held.coverage")
-    page.see("Before step 50:")
-    page.settle()
-    asked = [dict(parse_qsl(urlsplit(url).query)) for url in page.requests() if "/visits" in url]
-    assert [(each["classes_per_batch"], each["step"]) for each in asked] == [("2", "50")]
-    page.run("window.held.batch()")
-    page.wait(lambda: any("/visits" in each for each in page.requests()))
-
-
 def test_coverage(visit, ds):
     page = visit("birds", "#/batches?step=3")
     wait_rows(page, batch(ds, 3))
     page.see("Before step 3:")
     page.wait(lambda: page.pixels(".batch-panels canvas"))
-    page.see("6 classes seen, 0 not yet")
-    page.wait(lambda: page.all(".batch-visit button"))
-    page.all(".batch-visit button")[0].click()
-    page.see("12 of 20 examples seen", "[data-seen]")
+    page.see("100% of the classes (3 times each) and 60% of the examples")
 
 
 def test_the_state_of_a_run(visit, ds):

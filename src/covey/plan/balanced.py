@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -228,37 +227,6 @@ class BalancedPlan(Plan):
     def visits(self, steps: int) -> NDArray[np.uint64]:
         """Return how often the first `steps` steps of all ranks draw each class of `labels`."""
         return self._native.count(check_step(steps, self) * self.batches_per_step)
-
-    def of_class(self, class_id: int) -> BalancedPlan:
-        """Return the plan of one class, whose batch i is what this plan draws at visit i of it.
-
-        >>> plan = BalancedPlan([0, 0, 0, 1, 1, 1], 1, 2, seed=1)
-        >>> [plan.batch(step).tolist() for step in range(4) if plan.classes(step) == 1]
-        [[3, 5], [4, 3]]
-        >>> plan.of_class(1).batches(0, 2).tolist()
-        [[3, 5], [4, 3]]
-
-        Raises:
-            PlanError: If it is not one of the classes of `labels`.
-        """
-        labels = self._eligible.labels
-        found = int(np.searchsorted(labels, class_id))
-        is_valid = found < len(labels) and labels[found] == class_id
-        check_option("class_id", class_id, is_valid, "a class that the plan draws from")
-        one, all_classes = slice(found, found + 1), self._eligible
-        other = self._copy()
-        for name in ("rank", "world_size", "mode", "batches_per_epoch", "description"):
-            other.__dict__.pop(name, None)
-        other._eligible = replace(
-            all_classes,
-            positions=all_classes.positions[one],
-            firsts=all_classes.firsts[one],
-            counts=all_classes.counts[one],
-        )
-        other.classes_per_batch = other._units = 1
-        other._changes = ()
-        other._native = other._make()
-        return other
 
     # State.
 

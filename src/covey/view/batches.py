@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covey.loader import state as loader_state
 from covey.plan import BalancedPlan
@@ -20,13 +19,10 @@ from covey.view.states import find_state, match_state
 
 MAX_POINTS = 100
 """Maximum number of points of a curve."""
-MAX_SEEN = 1000
-"""Maximum number of examples in one response."""
 CURVE_TIME_S = 0.3
 """Time after which a curve has no more points."""
 
 _MAX_NAME = 1000
-_MAX_COUNT = 2**32 - 1
 
 
 def _parse_step(shown: ShownPlan, query: Query) -> int:
@@ -142,67 +138,6 @@ def _coverage_at(shown: ShownPlan, step: int) -> dict[str, Any]:
     return {"steps": step, "classes": None, "examples": fraction, "visits": None, "times": None}
 
 
-def visits(session: Session, query: Query) -> Response:
-    """Return how often each class was drawn before a step, in the order of ``ds.classes``."""
-    shown = find_plan(session, query)
-    plan, step = shown.balanced, _parse_step(shown, query)
-    table = shown.dataset.classes
-    drawn = plan.visits(step)
-    values = {
-        "step": step,
-        "examples_per_class": plan.examples_per_class,
-        "seen": int((drawn > 0).sum()),
-        "classes": len(drawn),
-        "least": int(drawn.min()),
-        "most": int(drawn.max()),
-    }
-    columns = Columns(values=values)
-    is_all = len(drawn) == len(table)
-    positions = None if is_all else np.searchsorted(table.labels, plan.labels)
-    columns.arrays["visits"] = _by_position(drawn, positions, len(table))
-    if not is_all or not np.array_equal(plan.counts, table.counts):
-        columns.arrays["of"] = _by_position(plan.counts, positions, len(table))
-    return columns.response()
-
-
-def _by_position(
-    counts: NDArray[np.uint64], positions: NDArray[np.int64] | None, length: int
-) -> NDArray[Any]:
-    """Return counts in the order of the class table; 0 for classes that are not drawn from."""
-    is_small = not len(counts) or int(counts.max()) <= _MAX_COUNT
-    numbers = counts.astype(np.uint32 if is_small else np.float64)
-    if positions is None:
-        return numbers
-    placed = np.zeros(length, numbers.dtype)
-    placed[positions] = numbers
-    return placed
-
-
-def seen(session: Session, query: Query) -> Response:
-    """Return the examples of a class that were drawn before a step, in the order of the draws."""
-    shown = find_plan(session, query)
-    plan, step = shown.balanced, _parse_step(shown, query)
-    class_id = query.integer("class", low=-(2**63))
-    offset = query.integer("offset", 0)
-    limit = query.integer("limit", 200, low=1, high=MAX_SEEN)
-    position = int(np.searchsorted(plan.labels, class_id))
-    if class_id not in plan.labels[position : position + 1]:
-        shown.dataset.classes.position(class_id)  # raises, unless there is such a class
-        return json_response({"class": class_id, "visits": 0, "seen": 0, "of": 0, "ids": []})
-    alone, each = plan.of_class(class_id), plan.examples_per_class
-    times = int(plan.visits(step)[position])
-    # The first round over a class has each of its examples once.
-    count = min(times * each, alone.examples)
-    begin, end = min(offset, count), min(offset + limit, count)
-    ids = np.zeros(0, np.int64)
-    if begin < end:
-        first = begin // each
-        slots = np.asarray(alone.batches(first, -(-end // each))).reshape(-1)
-        ids = slots[begin - first * each : end - first * each]
-    content = {"class": class_id, "visits": times, "seen": count, "of": alone.examples}
-    return json_response({**content, "offset": begin, "ids": ids.tolist()})
-
-
 def state(session: Session, query: Query) -> Response:
     """Return the options and the step of a state that was pasted."""
     body = query.json()
@@ -234,8 +169,6 @@ ROUTES: dict[str, Handler] = {
     "/api/batch/x": contents.values,
     "/api/batch/image": contents.image,
     "/api/coverage": coverage,
-    "/api/visits": visits,
-    "/api/seen": seen,
     "/api/state": state,
 }
 """The function for each URL path."""

@@ -9,7 +9,7 @@ const BALANCED = [
 ];
 const EPOCHS = { shuffled: ["batch_size", "seed", "remainder"], sequential: ["batch_size", "remainder"] };
 const CONTENTS = ["select", "image_size", "crop", "flip", "views"];
-const OTHERS = ["x", "size", "class"];
+const OTHERS = ["x", "size"];
 const MAX_FIELD_DIGITS = 20;
 
 export const DEFAULT_SIZE = 96;

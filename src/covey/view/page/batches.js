@@ -43,7 +43,7 @@ export async function show(root, parameters, context, signal) {
   const notes = h("div", { class: "batch-notes" });
   const rows = new BatchRows(context, settings, signal);
   const bar = stepBar((value) => go(value));
-  const coverage = new CoveragePanel(context, settings, signal, (value) => go(value));
+  const coverage = new CoveragePanel(settings, signal, (value) => go(value));
   const pasted = statePanel(context, settings, signal, (found) => {
     settings.take(found);
     fillFields();
