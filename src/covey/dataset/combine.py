@@ -195,15 +195,7 @@ def _merge_features(
 
 def divide(dataset: Dataset, parts: Mapping[str, Any], seed: int) -> list[Ids]:
     """Return the examples of each part, in order."""
-    # Lazily: opening a dataset needs no hashes.
-    from covey.shuffle.keys import hash_keys
-
-    labels = dataset.classes.labels
-    if dataset.label is not None and isinstance(dataset.features.get(dataset.label), ClassLabel):
-        labels = labels[labels >= 0]  # unlabelled examples are in no part
-    known = dataset._names or ()
-    keys = [known[each] if 0 <= each < len(known) else each for each in labels.tolist()]
-    hashes = hash_keys(keys, _SALT + seed)[0]
+    labels, hashes = hash_classes(dataset, seed)
     part_of, count = _part_of_each(hashes, parts)
     for number, size in enumerate(np.bincount(part_of, minlength=count).tolist()):
         if not size:
@@ -218,6 +210,19 @@ def divide(dataset: Dataset, parts: Mapping[str, Any], seed: int) -> list[Ids]:
         np.flatnonzero(np.isin(dataset.labels, labels[part_of == number]))
         for number in range(count)
     ]
+
+
+def hash_classes(dataset: Dataset, seed: int) -> tuple[Ids, NDArray[np.uint64]]:
+    """Return the ids of the classes that are divided, and the hash that determines their part."""
+    # Lazily: opening a dataset needs no hashes.
+    from covey.shuffle.keys import hash_keys
+
+    labels = dataset.classes.labels
+    if dataset.label is not None and isinstance(dataset.features.get(dataset.label), ClassLabel):
+        labels = labels[labels >= 0]  # unlabelled examples are in no part
+    known = dataset._names or ()
+    keys = [known[each] if 0 <= each < len(known) else each for each in labels.tolist()]
+    return labels, hash_keys(keys, _SALT + seed)[0]
 
 
 def _part_of_each(

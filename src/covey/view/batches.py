@@ -11,11 +11,11 @@ import numpy as np
 from covey.loader import state as loader_state
 from covey.plan import BalancedPlan
 from covey.view import contents
-from covey.view.messages import Columns, Query, RequestError, Response, json_response
+from covey.view.messages import Columns, Query, Response, json_response
 from covey.view.plans import MAX_BATCH, ShownPlan, find_plan, parse_ranks
 from covey.view.server import Handler
 from covey.view.session import Session
-from covey.view.states import find_state, match_state
+from covey.view.states import match_state, parse_state
 
 MAX_POINTS = 100
 """Maximum number of points of a curve."""
@@ -140,15 +140,8 @@ def _coverage_at(shown: ShownPlan, step: int) -> dict[str, Any]:
 
 def state(session: Session, query: Query) -> Response:
     """Return the options and the step of a state that was pasted."""
-    body = query.json()
-    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
-        raise RequestError("the body must be a JSON object with the string `text`")
-    given = {name: str(body[name]) for name in ("split", "world_size", "mode") if body.get(name)}
-    ranks = Query("")
-    ranks.values = given
-    dataset, found = session.dataset(ranks), find_state(body["text"])
-    loader = session.loader
-    world_size, mode = parse_ranks(ranks, loader)
+    dataset, found, loader = session.dataset(query), parse_state(query), session.loader
+    world_size, mode = parse_ranks(query, loader)
     parameters: dict[str, Any]
     if loader is not None:
         plan, index = loader_state.load(loader.plan, found)

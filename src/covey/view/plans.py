@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -45,6 +46,8 @@ DEFAULT_CLASSES_PER_BATCH = 8
 DEFAULT_EXAMPLES_PER_CLASS = 4
 DEFAULT_BATCH_SIZE = 32
 
+_PART = re.compile(r"\d{1,20}:\d{1,10}:\d{1,10}", re.ASCII)
+
 _MAX_PLANS = 8
 _MAX_CLASSES = 1_000_000
 _MAX_RANKINGS = 4
@@ -61,6 +64,7 @@ class PlanOptions:
     small_classes: SmallClasses = "repeat"
     class_weights: str | None = None
     total_examples_per_class: int | None = None
+    class_part: str | None = None
     batch_size: int = 1
     remainder: Remainder = "keep"
 
@@ -100,6 +104,7 @@ class PlanOptions:
             total_examples_per_class=None
             if total is None
             else query.integer("total_examples_per_class", low=1, high=2**62),
+            class_part=query.optional("class_part"),
         )
 
     @property
@@ -122,6 +127,9 @@ class PlanOptions:
         if self.kind == "sequential":
             return SequentialPlan(len(dataset), self.batch_size, remainder=self.remainder)
         weights: Any = self.class_weights
+        chosen = None
+        if self.class_part is not None:
+            chosen = open_part(dataset, self.class_part).classes.labels
         return BalancedPlan(
             dataset.classes,
             self.classes_per_batch,
@@ -130,7 +138,23 @@ class PlanOptions:
             total_examples_per_class=self.total_examples_per_class,
             small_classes=self.small_classes,
             class_weights=weights,
+            class_list=chosen,
         )
+
+
+def open_part(dataset: Dataset, text: str) -> Dataset:
+    """Return a part of ``dataset.split_classes``.
+
+    Args:
+        dataset: The split.
+        text: Its seed, the number of classes of the parts before it, and its number of classes:
+            ``0:8:2``.
+    """
+    if _PART.fullmatch(text) is None:
+        raise RequestError(f"class_part is {text[:80]!r}; must be SEED:BEGIN:CLASSES")
+    seed, begin, count = map(int, text.split(":"))
+    before: Any = {"before": begin} if begin else {}
+    return dataset.split_classes(seed=seed, **before, part=count)[len(before)]
 
 
 class Drawn(NamedTuple):

@@ -1,15 +1,12 @@
-"""The state of a loader in pasted text: JSON, a Python literal, or the output of a checkpoint.
+"""The state of a loader, pasted as JSON: the options of its plan, and its next batch.
 
-The text is not trusted. Only the dict that looks like a state is parsed: tokens are checked before
-``ast.literal_eval``, whose parser may exhaust the stack with nested operators.
+A state does not name all options of its plan: those that are missing are found by the numbers of
+classes and examples, and by the checksum. The state is not trusted.
 """
 
 from __future__ import annotations
 
-import ast
-import bisect
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from covey.dataset.combine import hash_classes
 from covey.dataset.dataset import Dataset
 from covey.errors import PlanError
 from covey.loader import state as loader_state
 from covey.plan import BalancedPlan, Plan
-from covey.view.messages import RequestError
+from covey.view.messages import Query, RequestError
 from covey.view.plans import (
     KINDS,
     MAX_BATCH,
@@ -29,86 +27,31 @@ from covey.view.plans import (
     MAX_SEED,
     PlanOptions,
     make_quietly,
+    open_part,
 )
 
-MAX_TEXT = 1 << 20
-"""Maximum number of characters of a pasted text."""
-
-_MAX_CANDIDATES = 16
-_MAX_BRACES = 100
 _MAX_CHANGES = 1000
-_MAX_STATE_DEPTH = 6
 
-_BRACE = re.compile(r"[{}]")
-
-# The key of the plan in a state. Quotes are escaped if the state is a string of JSON.
-_PLAN = re.compile(r"""\\?["']plan\\?["']\s*:\s*\{""")
-
-# Strings without escapes, numbers, constants and punctuation: all that a state consists of.
-_TOKEN = re.compile(
-    r"""\s+|[\[\](){},:]|'[^'\\]*'|"[^"\\]*"|-?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,4})?"""
-    r"""|\b(?:None|True|False|null|true|false)\b"""
-)
-_CONSTANTS = {"null": "None", "true": "True", "false": "False"}
+# Examples that are read to find a part of split_classes(); two parts are compared at least.
+_MAX_PART_EXAMPLES = 20_000_000
 
 
-def find_state(text: str) -> Mapping[str, Any]:
-    """Return the state in a text.
+def parse_state(query: Query) -> Mapping[str, Any]:
+    """Return the state in the body of a request.
 
     Raises:
-        RequestError: If there is none.
+        RequestError: If it is not the state of a loader.
     """
-    if len(text) > MAX_TEXT:
-        raise RequestError(f"the text is longer than {MAX_TEXT:,} characters", 413)
-    for candidate in _candidates(text):
-        found = _parse(candidate)
-        if isinstance(found, dict) and {"format", "batch", "plan"} <= found.keys():
-            return found
+    try:
+        found = query.json()
+    except RequestError:
+        found = None
+    if isinstance(found, dict) and {"format", "batch", "plan"} <= found.keys():
+        return found
     raise RequestError(
-        "the text has no state of a loader; a state is the result of loader.state_dict(): "
+        "this is not the state of a loader; must be the JSON of loader.state_dict(): "
         '{"format": 1, "batch": 1200, "plan": {"kind": "balanced", ...}}'
     )
-
-
-def _candidates(text: str) -> Iterator[str]:
-    """Yield the dicts that have a dict `plan`. No string of a state has a brace."""
-    braces = [match.start() for match in _BRACE.finditer(text)]
-    for number, match in enumerate(_PLAN.finditer(text)):
-        if number == _MAX_CANDIDATES:
-            return
-        opened = bisect.bisect_left(braces, match.end() - 1)  # the brace of the plan
-        begin = _matching(text, braces[:opened][: -_MAX_BRACES - 1 : -1], "{")
-        end = _matching(text, braces[opened + 1 : opened + _MAX_BRACES], "}", depth=2)
-        if begin is not None and end is not None:
-            yield text[begin : end + 1].replace('\\"', '"').replace("\\'", "'")
-
-
-def _matching(text: str, braces: list[int], wanted: str, depth: int = 1) -> int | None:
-    """Return the position of the brace that begins or ends a dict."""
-    for at in braces:
-        depth += -1 if text[at] == wanted else 1
-        if depth == 0:
-            return at
-    return None
-
-
-def _parse(text: str) -> Any:
-    """Return a literal of Python or JSON; None if it is not one."""
-    tokens, at, depth = [], 0, 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            return None
-        token = match.group()
-        depth += (token in ("{", "[", "(")) - (token in ("}", "]", ")"))
-        if depth > _MAX_STATE_DEPTH:
-            return None
-        tokens.append(_CONSTANTS.get(token, token))
-        at = match.end()
-    try:
-        return ast.literal_eval("".join(tokens))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
 
 
 def match_state(
@@ -136,7 +79,10 @@ def match_state(
     except PlanError as error:
         if error.option in ("classes", "examples", "sum"):
             error.allowed = error.allowed and error.allowed.replace("this loader", "this dataset")
-            error.remedy = "use loader.view() if the batches have class_list="
+            error.remedy = (
+                "use loader.view() if the batches have class_list=, or are of a part of "
+                "split_classes() with another seed"
+            )
         raise
     if not isinstance(loaded, BalancedPlan) or not loaded.changes:
         return found, loaded, batch, None
@@ -205,8 +151,38 @@ def _fit(
         if loader_state.find_difference(plan, described) is None:
             return candidate, plan
         first = plan if first is None else first
+    for text, part in _parts(dataset, options, described):
+        plan, _ = make_quietly(partial(options.make, part))
+        if loader_state.find_difference(plan, described) is None:
+            return replace(options, class_part=text), plan
     assert first is not None
     return options, first  # whose comparison with the state names what differs
+
+
+def _parts(
+    dataset: Dataset, options: PlanOptions, described: Mapping[str, Any]
+) -> Iterator[tuple[str, Dataset]]:
+    """Yield the parts of split_classes() with the numbers of classes and examples of a state.
+
+    A part has consecutive classes in the order of their hashes. The seed of the parts is not in a
+    state: it is the default, or equal to the seed of the batches.
+    """
+    count, examples = described.get("classes"), described.get("examples")
+    if options.kind != "balanced" or type(count) is not int or type(examples) is not int:
+        return
+    table = dataset.classes
+    for seed in dict.fromkeys((0, options.seed)):
+        labels, hashes = hash_classes(dataset, seed)
+        if not options.classes_per_batch <= count < len(labels):
+            return
+        counts = table.counts[np.searchsorted(table.labels, labels)]
+        ends = np.cumsum(np.append(0, counts[np.argsort(hashes, kind="stable")]))
+        begins = np.flatnonzero(ends[count:] - ends[:-count] == examples)
+        # The first and the last part are usual.
+        begins = begins[np.argsort((begins > 0) & (begins < len(labels) - count), kind="stable")]
+        for begin in begins[: max(2, _MAX_PART_EXAMPLES // len(dataset))].tolist():
+            text = f"{seed}:{begin}:{count}"
+            yield text, open_part(dataset, text)
 
 
 def _total(counts: Any, examples: Any) -> int | None:

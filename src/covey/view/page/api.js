@@ -36,10 +36,10 @@ export async function getJson(path, parameters, signal) {
   return (await request(path, parameters, { signal })).json();
 }
 
-/** Send values of JSON; return the response. */
-export async function post(path, content, parameters, signal) {
+/** Send JSON; return the response. */
+export async function post(path, body, parameters, signal) {
   const headers = { "Content-Type": "application/json" };
-  return request(path, parameters, { method: "POST", headers, body: JSON.stringify(content), signal });
+  return request(path, parameters, { method: "POST", headers, body, signal });
 }
 
 /** Return `{values, arrays}`: values of JSON, and typed arrays by name with their `shape`. */

@@ -6,6 +6,7 @@ import { display, h } from "./dom.js";
 const RANKS = ["world_size", "mode"];
 const BALANCED = [
   "classes_per_batch", "examples_per_class", "seed", "small_classes", "class_weights", "total_examples_per_class",
+  "class_part",
 ];
 const EPOCHS = { shuffled: ["batch_size", "seed", "remainder"], sequential: ["batch_size", "remainder"] };
 const CONTENTS = ["select", "image_size", "crop", "flip", "views"];
@@ -133,6 +134,8 @@ export function planFields(settings, onchange) {
       select("Small classes", "small_classes", SMALL),
       select("Class weights", "class_weights", WEIGHTS),
       integer("Limit per class", "total_examples_per_class", "none", 1, 2 ** 53),
+      settings.get("class_part") && select("Classes", "class_part",
+        [["", "all"], [settings.get("class_part"), "a part of split_classes()"]]),
     ]
     : [
       integer("Batch size", "batch_size", String(Math.min(32, split.records ?? 32))),

@@ -13,8 +13,8 @@ export function statePanel(context, settings, signal, onfound) {
   async function submit() {
     const { world_size: ranks, mode } = settings.plan;
     try {
-      const content = { text: text.value, split: settings.split.name, world_size: ranks, mode };
-      const found = await (await post("state", content, {}, signal)).json();
+      const parameters = { split: settings.split.name, world_size: ranks, mode };
+      const found = await (await post("state", text.value, parameters, signal)).json();
       const weights = found.weights ? " Its class weights were changed; they are applied." : "";
       fill(result, h("p", {}, `The run continues with step ${formatNumber(Number(found.parameters.step))}.${weights}`));
       onfound(found.parameters);
@@ -28,7 +28,7 @@ export function statePanel(context, settings, signal, onfound) {
       event.preventDefault();
       submit();
     } },
-    h("label", { class: "batch-state-label" }, "State of the loader, or text that contains it", text),
+    h("label", { class: "batch-state-label" }, "JSON of loader.state_dict()", text),
     h("button", { type: "submit" }, "Go to its batch")),
     result);
 }

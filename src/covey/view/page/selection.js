@@ -141,7 +141,7 @@ export class Selection extends EventTarget {
     const saveIds = () => download(new Blob([lines()], { type: "text/plain" }), `${name}.txt`);
     const saveCsv = async () => {
       note.textContent = "Reading the examples…";
-      const response = await post("export", { split, ids: ids.slice(0, MAX_CSV), format: "csv" });
+      const response = await post("export", JSON.stringify({ split, ids: ids.slice(0, MAX_CSV), format: "csv" }));
       download(await response.blob(), `${name}.csv`);
       note.textContent = ids.length > MAX_CSV ? `The file has the first ${countOf(MAX_CSV, "example")}.` : "Saved.";
     };
