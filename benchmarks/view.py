@@ -245,7 +245,6 @@ def measure_requests(server: Server, records: int, count: int) -> None:
     search = {"feature": "weight", "op": "nan"}
     add("/api/find, a scan of at most 0.3 s", lambda n: server.ask("find", **search, cursor=0), 10)
     found = server.json("find", **search, cursor=0)
-    add("/api/find, the 10,000 largest", lambda _: largest(server), 1)
     listed = [",".join(map(str, each)) for each in rng.integers(0, records, (count, 50)).tolist()]
     add("/api/examples, 50 examples", lambda n: server.ask("examples", ids=listed[n]))
     tags: dict[int, str] = {}
@@ -264,15 +263,6 @@ def measure_requests(server: Server, records: int, count: int) -> None:
     add("/api/image, the first time", first)
     add("/api/image, with ETag (304)", again)
     print(f"\nscanned by one request of /api/find: {found['scanned']:,} records")
-
-
-def largest(server: Server) -> None:
-    cursor: object = 0
-    while True:
-        found = server.json("find", order="largest", cursor=cursor)
-        if found["ids"] or found["cursor"] is None:
-            return
-        cursor = found["cursor"]
 
 
 def milliseconds(values: list[float | None]) -> str:

@@ -135,7 +135,6 @@ def test_a_value_that_is_not_a_number(visit):
         ("feature=zzz&op=equals&value=1", 'The feature in the URL is "zzz"; must be one of'),
         ("feature=photo&value=1", 'The feature in the URL is "photo"; must be one of'),
         ("feature=eggs&op=is&value=1", 'The op in the URL is "is"; must be one of equals,'),
-        ("order=up", "must be one of id, largest, smallest."),
         ("show=zzz", 'The show in the URL is "zzz"; must be one of photo,'),
         ("class=owl", "There is no class owl in this split."),
         ("class=99", "There is no class 99 in this split."),
@@ -147,20 +146,6 @@ def test_invalid_parameters_of_the_url(visit, parameters, message):
     page = visit("birds", f"#/examples?{parameters}")
     page.see(message, "[role=alert]")
     assert ids(page) == []
-
-
-def test_order_by_size(visit, data):
-    import covey
-
-    with covey.open(data("birds"), split="train") as ds:
-        sizes = ds.raw.lengths(np.arange(120))
-    page = visit("birds", "#/examples")
-    for order, sign in (("largest", -1), ("smallest", 1)):
-        page.set("select[name=order]", order)
-        page.wait(lambda order=order: f"order={order}" in page.hash)
-        page.wait(lambda sign=sign: sizes[ids(page)[:1]].tolist() == [sign * (sign * sizes).min()])
-        found = sizes[ids(page)[:20]]
-        assert (np.diff(sign * found) >= 0).all()
 
 
 def test_another_split(visit):

@@ -18,7 +18,6 @@ import urllib.parse
 import urllib.request
 import wave
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
@@ -39,7 +38,6 @@ from covey.view.search import Predicate, SplitExamples, scan
 from covey.view.session import Session
 from covey.view.shards import KnownShards
 from covey.view.shards import _check as check_shard
-from covey.view.size_order import SizeOrder, SizeOrders
 from covey.view.survey import read_survey, sample_parts
 
 
@@ -319,8 +317,8 @@ SCHEMA = {
 class Mixed:
     """Examples of all kinds, and a client of them; hypothesis must not print them."""
 
-    def __init__(self, client, written, sizes, path):
-        self.client, self.written, self.sizes, self.path = client, written, sizes, path
+    def __init__(self, client, written, path):
+        self.client, self.written, self.path = client, written, path
 
 
 @pytest.fixture(scope="module")
@@ -332,10 +330,8 @@ def mixed(serve, tmp_path_factory):
         written, path, split="train", label="label", features=features, shuffle=False,
         shards=3, progress=False,
     )  # fmt: skip
-    with covey.open(path) as ds:
-        sizes = [len(record) for record in ds.raw]
     # The order of the shards is that of the examples.
-    return Mixed(serve(path), written, sizes, path)
+    return Mixed(serve(path), written, path)
 
 
 def flat(value):
@@ -397,24 +393,18 @@ integer_queries = st.tuples(
 @given(
     st.one_of(string_queries, float_queries, integer_queries, st.none()),
     st.sampled_from([None, 0, 1, 2]),
-    st.sampled_from(["id", "largest", "smallest"]),
     st.sampled_from([7, 100, 1000]),
 )
-def test_find_equals_a_filter(mixed, query, class_id, order, limit):
-    client, written, sizes = mixed.client, mixed.written, mixed.sizes
+def test_find_equals_a_filter(mixed, query, class_id, limit):
+    client, written = mixed.client, mixed.written
     feature, op, value = query or (None, None, None)
-    found = client.find(
-        feature=feature, op=op, value=value, class_=class_id, order=order, limit=limit
-    )
+    found = client.find(feature=feature, op=op, value=value, class_=class_id, limit=limit)
     expected = [
         number
         for number, example in enumerate(written)
         if (class_id is None or SCHEMA["label"].names[class_id] == example["label"])
         and (query is None or matches(example, feature, op, value))
     ]
-    if order != "id":
-        sign = -1 if order == "largest" else 1
-        expected.sort(key=lambda number: (sign * sizes[number], number))
     assert found == expected
 
 
@@ -445,7 +435,6 @@ def test_a_page_begins_anywhere(mixed):
         ({"feature": "flock", "op": "nan"}, "no feature"),
         ({"class_": 5}, "no record of class 5"),
         ({"class_": "owl"}, "must be an integer"),
-        ({"order": "random"}, "must be one of id"),
         ({"limit": 0}, "must be an integer from 1"),
         ({"limit": 1001}, "must be an integer from 1"),
         ({"cursor": -1}, "must be an integer from 0"),
@@ -465,7 +454,7 @@ def test_a_scan_stops_and_resumes(mixed):
         predicate = Predicate(ds.features.select(["word"]), "word", "contains", "owl")
         ids, cursor, calls = [], 0, 0
         while cursor is not None:
-            found = scan(ds, SplitExamples(ds), predicate, cursor, 1000, timeout_s=0)
+            found = scan(SplitExamples(ds), predicate, cursor, 1000, timeout_s=0)
             ids, cursor, calls = ids + found.ids, found.cursor, calls + 1
     assert ids == expected
     assert calls == 3  # 256 examples are read at once
@@ -482,50 +471,9 @@ def test_a_storage_that_fails_is_not_asked_for_every_example(mixed, monkeypatch)
     monkeypatch.setattr(Predicate, "matches", fail)
     with covey.open(mixed.path) as ds:
         predicate = Predicate(ds.features.select(["word"]), "word", "contains", "owl")
-        found = scan(ds, SplitExamples(ds), predicate, 0, 1000, timeout_s=0)
+        found = scan(SplitExamples(ds), predicate, 0, 1000, timeout_s=0)
     assert (found.ids, found.cursor, found.corrupt) == ([], 1, 1)
     assert reads == [256, 128, 64, 32, 16, 8, 4, 2, 1]
-
-
-def test_an_order_by_size_that_fails_is_begun_again(mixed, monkeypatch):
-    def lengths(self, ids):
-        raise StorageError("the network is down")
-
-    orders = SizeOrders()
-    with covey.open(mixed.path) as ds:
-        make = partial(SizeOrder, SplitExamples(ds), largest=True)
-        failed = orders.get("key", make)
-        with monkeypatch.context() as patched:
-            patched.setattr(type(ds.raw), "lengths", lengths)
-            for _ in range(2):
-                with pytest.raises(StorageError):
-                    failed.advance()
-        again = orders.get("key", make)
-        assert again is not failed
-        while not again.advance():
-            pass
-        assert again.scanned == len(ds)
-
-
-@pytest.mark.parametrize("class_id", [None, 1])
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("options", [{}, {"map_from": 0}, {"map_from": 0, "max_scattered": 0}])
-def test_sizes_of_records(mixed, class_id, largest, options):
-    """The rows of the index in memory, and those of its file, give the same order."""
-    written, sizes, path = mixed.written, mixed.sizes, mixed.path
-    chosen = [n for n, each in enumerate(written) if class_id is None or each["label"] == "owl"]
-    expected = sorted(chosen, key=lambda n: (-sizes[n] if largest else sizes[n], n))[:25]
-    with covey.open(path) as ds:
-        order = SizeOrder(SplitExamples(ds, class_id), largest=largest, count=25, **options)
-        while not order.advance(timeout_s=0):
-            pass
-        assert order.found().ids.tolist() == expected
-        assert order.scanned == len(chosen)
-    with covey.open(path, split="train[:350]") as half:
-        order = SizeOrder(SplitExamples(half), largest=largest, count=25, **options)
-        assert order.advance()
-        expected = sorted(range(350), key=lambda n: (-sizes[n] if largest else sizes[n], n))
-        assert order.found().ids.tolist() == expected[:25]
 
 
 # Examples.
@@ -1049,8 +997,6 @@ def test_an_empty_split(birds):
         "total": 0,
         "corrupt": 0,
     }
-    for order in ("largest", "smallest"):
-        assert birds.json("find", split="empty", order=order)["ids"] == []
     query = {"feature": "caption", "op": "contains", "value": "a"}
     assert birds.json("find", split="empty", **query)["ids"] == []
     assert birds.json("examples", split="empty", ids="")["examples"] == []
@@ -1232,7 +1178,6 @@ def test_a_remote_dataset(birds_path):
         states = [each["state"] for each in client.json("shards", split="train")["shards"]]
         assert states == ["ok"] * 3
         assert len(client.find(split="train", feature="eggs", op="equals", value="2")) == 24
-        assert len(client.find(split="train", order="largest", limit=50)) == 120
     memory.rm("/view_data", recursive=True)
 
 

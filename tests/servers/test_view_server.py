@@ -545,7 +545,7 @@ VALUES = [
 ]  # fmt: skip
 
 PARAMETERS = [
-    "split", "id", "ids", "class", "feature", "op", "value", "order", "cursor", "limit", "side",
+    "split", "id", "ids", "class", "feature", "op", "value", "cursor", "limit", "side",
     "shard", "offset", "step", "rank", "row", "view", "until", "from", "k", "seed",
     "classes_per_batch", "examples_per_class", "small_classes", "class_weights", "world_size",
     "total_examples_per_class", "mode", "image_size", "crop", "flip", "views", "select", "token",
@@ -556,7 +556,7 @@ PARAMETERS = [
 VALID = {
     "split": ["train", "test", "empty"], "id": ["0", "5"], "ids": ["0,1,2"], "class": ["0", "5"],
     "feature": ["photo", "caption", "song", "notes", "weight", "curve"], "step": ["0", "1000000"],
-    "op": ["contains", "equals", "less", "greater", "nan"], "order": ["id", "largest"],
+    "op": ["contains", "equals", "less", "greater", "nan"],
     "limit": ["10"], "rank": ["0"], "row": ["0"], "view": ["0"], "k": ["4"], "side": ["64"],
     "classes_per_batch": ["2", "3"], "examples_per_class": ["2"], "image_size": ["24"],
     "select": ["photo", "caption", "curve"], "world_size": ["1", "2"], "value": ["a", "3"],

@@ -19,17 +19,9 @@ from covey.schema.codec import row_of
 from covey.view import export, media
 from covey.view.messages import Query, RequestError, Response, json_response
 from covey.view.pictures import find_picture_size, pixels_shape
-from covey.view.search import (
-    ORDERS,
-    SCAN_TIMEOUT_S,
-    Candidates,
-    Predicate,
-    SplitExamples,
-    scan,
-)
+from covey.view.search import Predicate, SplitExamples, scan
 from covey.view.server import Handler
 from covey.view.session import Session
-from covey.view.size_order import SizeOrder
 from covey.view.summaries import describe_example
 
 MAX_FOUND = 1000
@@ -53,32 +45,23 @@ def find(session: Session, query: Query) -> Response:
     """
     dataset = session.dataset(query)
     class_id = query.integer("class", low=-(2**63)) if query.optional("class") else None
-    order = query.choice("order", ORDERS, "id")
     limit = query.integer("limit", 200, low=1, high=MAX_FOUND)
     cursor = query.integer("cursor", 0)
     predicate = Predicate.parse(dataset.features, query)
     members = SplitExamples(dataset, class_id)
-    candidates: Candidates = members
-    if order != "id":
-        key = query.string("split", ""), class_id, order
-        search = session.sizes.get(key, lambda: SizeOrder(members, largest=order == "largest"))
-        if not search.advance(SCAN_TIMEOUT_S):
-            content = {"ids": [], "cursor": cursor, "scanned": search.scanned}
-            return json_response({**content, "total": members.length, "corrupt": 0})
-        candidates = search.found()
     if predicate is not None:
         release = session.release_pages
-        found = scan(dataset, candidates, predicate, cursor, limit, after_read=release)
+        found = scan(members, predicate, cursor, limit, after_read=release)
         content = {"ids": found.ids, "cursor": found.cursor, "scanned": found.scanned}
         total = len(found.ids) if found.cursor is None and cursor == 0 else None
         return json_response(
-            {**content, "of": candidates.length, "total": total, "corrupt": found.corrupt}
+            {**content, "of": members.length, "total": total, "corrupt": found.corrupt}
         )
-    ids = candidates.slice(cursor, cursor + limit).tolist()
+    ids = members.slice(cursor, cursor + limit).tolist()
     end = cursor + len(ids)
-    following = end if ids and end < candidates.length else None
+    following = end if ids and end < members.length else None
     content = {"ids": ids, "cursor": following, "scanned": end}
-    return json_response({**content, "total": candidates.length, "corrupt": 0})
+    return json_response({**content, "total": members.length, "corrupt": 0})
 
 
 def examples(session: Session, query: Query) -> Response:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from covey.view.messages import Query, RequestError
 Ids = NDArray[np.int64]
 
 OPERATORS = ("contains", "equals", "less", "greater", "nan")
-ORDERS = ("id", "largest", "smallest")
 
 SCAN_TIMEOUT_S = 0.3
 """Time after which a scan returns what it found."""
@@ -36,17 +35,6 @@ SCAN_TIMEOUT_S = 0.3
 _FIRST_READ_EXAMPLES = 256
 _MAX_READ_EXAMPLES = 8192
 _MAX_READ_BYTES = 8 << 20
-
-
-class Candidates(Protocol):
-    """Examples in the order in which they are found."""
-
-    @property
-    def length(self) -> int:
-        """Number of examples."""
-
-    def slice(self, begin: int, end: int) -> Ids:
-        """Return the ids at some positions."""
 
 
 class SplitExamples:
@@ -77,22 +65,6 @@ class SplitExamples:
         if self._by_class is None:
             return np.arange(begin, end, dtype=np.int64)
         return self._by_class[self._first + begin : self._first + end].astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Listed:
-    """Examples in the order of a list."""
-
-    ids: Ids
-
-    @property
-    def length(self) -> int:
-        """Number of examples."""
-        return len(self.ids)
-
-    def slice(self, begin: int, end: int) -> Ids:
-        """Return the ids at some positions."""
-        return self.ids[begin:end]
 
 
 # Values.
@@ -276,16 +248,15 @@ class Found:
 
     ids: list[int]
     cursor: int | None
-    """Position of the next candidate; None at the end."""
+    """Position of the next example; None at the end."""
     scanned: int
-    """Position of the next candidate."""
+    """Position of the next example."""
     corrupt: int
     """Number of examples that could not be read."""
 
 
 def scan(
-    dataset: Dataset,
-    candidates: Candidates,
+    members: SplitExamples,
     predicate: Predicate,
     cursor: int,
     limit: int,
@@ -296,19 +267,19 @@ def scan(
     """Find examples that match, from a position on, until there are enough or time is up.
 
     Args:
-        dataset: The split.
-        candidates: The examples to scan.
+        members: The examples to scan.
         predicate: The condition.
-        cursor: Position of the first candidate.
+        cursor: Position of the first example.
         limit: Maximum number of ids.
         timeout_s: Time after which no further example is read; at least one read is done.
         after_read: Function that is called after each read.
     """
+    dataset = members.dataset
     ids: list[int] = []
     corrupt, size = 0, _FIRST_READ_EXAMPLES
     end = time.monotonic() + timeout_s
-    while cursor < candidates.length and len(ids) < limit:
-        part = candidates.slice(cursor, cursor + size)
+    while cursor < members.length and len(ids) < limit:
+        part = members.slice(cursor, cursor + size)
         sizes = np.cumsum(decoded_sizes(dataset, part))
         part = part[: max(1, int(np.searchsorted(sizes, _MAX_READ_BYTES)))]
         try:
@@ -326,4 +297,4 @@ def scan(
         if time.monotonic() > end:
             break
         size = min(2 * size, _MAX_READ_EXAMPLES)
-    return Found(ids, cursor if cursor < candidates.length else None, cursor, corrupt)
+    return Found(ids, cursor if cursor < members.length else None, cursor, corrupt)

@@ -15,7 +15,6 @@ from covey.urls import shown
 from covey.view.cache import ByteCache
 from covey.view.messages import Query, RequestError
 from covey.view.plans import PlanCache
-from covey.view.size_order import SizeOrders
 
 if TYPE_CHECKING:
     from covey.dataset.layout import Layout
@@ -65,7 +64,6 @@ class Session:
         self.images = ByteCache(MAX_IMAGE_BYTES)
         self.tables = ByteCache(MAX_TABLE_BYTES)
         self.plans = PlanCache()
-        self.sizes = SizeOrders()
         self.code = code
         self.storage_options = storage_options
         self.loader = loader

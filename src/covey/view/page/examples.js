@@ -1,4 +1,4 @@
-// Examples: an endless grid with filters, order, zoom, selection and details.
+// Examples: an endless grid with filters, zoom, selection and details.
 
 import { errorBox } from "./app.js";
 import { classPicker } from "./classpicker.js";
@@ -10,7 +10,6 @@ import { choiceOf, replace } from "./router.js";
 const OPERATORS = {
   contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN",
 };
-const ORDERS = { id: "id", largest: "largest first", smallest: "smallest first" };
 const NARROW = "(max-width: 640px)";
 
 /** Return a field of choices: pairs of a value and a text. */
@@ -41,15 +40,13 @@ function isValid(state, features) {
 /** Return the parameters of /api/find; null if all examples are shown. */
 function filterOf(split, state) {
   const hasValue = hasCondition(state);
-  const order = state.order && state.order !== "id" ? state.order : null;
-  if (!hasValue && !order && state.class === null) return null;
+  if (!hasValue && state.class === null) return null;
   return {
     split,
     class: state.class,
     feature: hasValue ? state.feature : null,
     op: hasValue ? state.op : null,
     value: hasValue && state.op !== "nan" ? state.value : null,
-    order,
   };
 }
 
@@ -67,7 +64,6 @@ export async function show(root, parameters, context, signal) {
     feature: choiceOf(parameters, "feature", searched.map(({ name }) => name), initial?.name ?? null),
     op: parameters.op,
     value: parameters.value ?? "",
-    order: choiceOf(parameters, "order", Object.keys(ORDERS)),
     show: choiceOf(parameters, "show", features.map(({ name }) => name), ""),
     size: sizeOf(parameters),
     example: null,
@@ -103,7 +99,6 @@ export async function show(root, parameters, context, signal) {
       feature: hasValue ? state.feature : null,
       op: hasValue ? state.op : null,
       value: state.op === "nan" ? null : state.value,
-      order: state.order === "id" ? null : state.order,
       show: state.show,
       size: state.size === DEFAULT_SIZE ? null : state.size,
       example: state.example,
@@ -180,7 +175,6 @@ export async function show(root, parameters, context, signal) {
     splitPanel(),
     table?.length ? classPicker(table, state.class, change("class")) : null,
     initial ? valueFilter(searched, state, debounce(search, 300)) : null,
-    choice("Order", "order", Object.entries(ORDERS), state.order, change("order")),
   ];
   const shown = [["", "automatic"], ...features.map(({ name }) => [name, display(name, 40)])];
   const looks = [
@@ -197,7 +191,7 @@ export async function show(root, parameters, context, signal) {
     selectAll,
   ];
   const panel = h("details", { class: "filters", open: !matchMedia(NARROW).matches },
-    h("summary", {}, "Filter and order"), h("div", { class: "controls" }, filters));
+    h("summary", {}, "Filter"), h("div", { class: "controls" }, filters));
   fill(
     root,
     h("h2", { class: "visually-hidden" }, "Examples"),

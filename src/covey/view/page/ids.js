@@ -44,7 +44,6 @@ export class PagedIds {
     this.signal = signal;
     this.total = total;
     this.pages = new Map(); // number of a page -> ids, or null while it is loaded
-    this.scanned = 0;
     this.isDone = total !== null;
     this.isRunning = false;
     this.error = null;
@@ -92,17 +91,9 @@ export class PagedIds {
 
   async loadPage(page) {
     this.isRunning = true;
-    for (;;) {
-      const found = await getJson("find", { ...this.filter, cursor: page * PAGE, limit: PAGE }, this.signal);
-      // A search for the largest records sees all of them first: no ids, and the same cursor.
-      const isReady = found.ids.length > 0 || found.cursor === null;
-      if (isReady) this.total = found.total;
-      this.isDone = isReady;
-      this.isRunning = !isReady;
-      this.scanned = found.scanned;
-      if (isReady) return found.ids;
-      this.onchange?.();
-    }
+    const { ids, total } = await getJson("find", { ...this.filter, cursor: page * PAGE, limit: PAGE }, this.signal);
+    Object.assign(this, { total, isDone: true, isRunning: false });
+    return ids;
   }
 
   /** Return the first `limit` ids. */
@@ -182,7 +173,7 @@ export class ScannedIds {
       this.positions.set(id, this.ids.length);
       this.ids.push(id);
     }
-    this.isDone = found.cursor === null || found.cursor === this.cursor && found.ids.length > 0;
+    this.isDone = found.cursor === null;
     this.cursor = found.cursor;
     this.total = this.isDone ? this.length : null;
     this.scanned = found.cursor ?? found.of ?? this.scanned;
