@@ -1,10 +1,9 @@
-"""The data of ``covey view``: overview, classes, search, examples, images, sounds and export.
+"""The data of ``covey view``: overview, classes, search, examples, images and sounds.
 
-Requests go through a running server. The expected results come from Python, Pillow, soundfile and
-csv, not from covey.
+Requests go through a running server. The expected results come from Python, Pillow, and
+soundfile, not from covey.
 """
 
-import csv
 import http.cookiejar
 import io
 import itertools
@@ -32,7 +31,6 @@ from covey import Audio, ClassLabel, Features, Image, Ragged, Sparse, Tensor, _c
 from covey.errors import StorageError
 from covey.view import View
 from covey.view.cache import ByteCache
-from covey.view.export import MAX_IDS
 from covey.view.messages import Response
 from covey.view.search import Predicate, SplitExamples, scan
 from covey.view.session import Session
@@ -1064,95 +1062,6 @@ def test_names_are_encoded_as_utf8(serve, tmp_path):
     covey.write(examples, tmp_path / "d", label="label", progress=False)
     client = serve(tmp_path / "d")
     assert sorted(strings(client.columns("classes")[0], "name")) == sorted(names)
-
-
-# Export.
-
-
-def rows_of(body):
-    return list(csv.reader(io.StringIO(body.decode(), newline="")))
-
-
-def test_export(birds, birds_path):
-    ids = [7, 3, 119, 7]
-    status, kind, body = birds.ask("export", {"split": "train", "ids": ids, "format": "csv"})
-    assert (status, kind) == (200, "text/csv; charset=utf-8")
-    header, *rows = rows_of(body)
-    assert header == [
-        "id", "class", "shard", "record", "offset", "caption", "weight", "eggs", "error",
-    ]  # fmt: skip
-    with covey.open(birds_path, split="train") as ds:
-        for number, row in zip(ids, rows, strict=True):
-            example, place = ds[number], ds.place(number)
-            assert row[:2] == [str(number), ds.class_name(example["species"])]
-            assert place.name.endswith(row[2])
-            assert row[3:6] == [str(place.record), str(place.offset), example["caption"]]
-            weight = float(example["weight"])
-            assert float(row[6]) == weight or (math.isnan(weight) and row[6] == "nan")
-            assert row[7:] == [str(example["eggs"]), ""]
-
-
-def test_an_export_has_no_formulas(hostile):
-    client, path = hostile
-    header, *rows = rows_of(client.ask("export", {"ids": list(range(40))})[2])
-    assert not [cell for row in [header, *rows] for cell in row if cell[:1] in tuple("=+@\t\r")]
-    with covey.open(path) as ds:
-        text = next(iter(ds.features))
-        expected = [ds[n][text] for n in range(40)]
-    column = header.index(text)
-    for row, value in zip(rows, expected, strict=True):
-        shown = value[:1000].replace("\0", "\ufffd")
-        assert row[column] == (f"'{shown}" if value[0] in "=+-@\t\r" else shown)
-    assert any(value.startswith("=") for value in expected)
-
-
-def test_numbers_of_an_export_stay_numbers(serve, tmp_path):
-    columns = {"x": np.array([-1, 2]), "f": np.array([-0.1, 1e-20], np.float32)}
-    covey.write(columns, tmp_path / "d", label=None, shuffle=False, progress=False)
-    _, *rows = rows_of(serve(tmp_path / "d").ask("export", {"ids": [0, 1]})[2])
-    assert [row[-3:-1] for row in rows] == [["-1", "-0.1"], ["2", "1e-20"]]
-
-
-def test_an_export_of_a_corrupt_record(corrupt):
-    _, *rows = rows_of(corrupt.ask("export", {"split": "train", "ids": [2, 3, 4]})[2])
-    assert [bool(row[-1]) for row in rows] == [False, True, False]
-    assert rows[1][0] == "3"
-    assert "checksum" in rows[1][-1]
-    assert rows[1][5] == ""
-    assert rows[0][5]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [],
-        "x",
-        {"ids": "1,2"},
-        {"ids": [1.5]},
-        {"ids": [True]},
-        {"ids": [-1]},
-        {"ids": [120]},
-        {"ids": [10**400]},
-        {"ids": None},
-        {"ids": [0], "format": "xlsx"},
-        {"ids": [0], "split": 5},
-        {"ids": [0] * (MAX_IDS + 1)},
-    ],
-)
-def test_exports_that_are_not_valid(birds, content):
-    if isinstance(content, dict):
-        content = {"split": "train", **content}
-    status, kind, body = birds.ask("export", content)
-    assert status == 400
-    assert kind == "application/json"
-    assert json.loads(body)["error"]
-
-
-def test_an_export_of_many(mixed):
-    ids = [n % 700 for n in range(5000)]
-    _, *rows = rows_of(mixed.client.ask("export", {"ids": ids})[2])
-    assert [int(row[0]) for row in rows] == ids
-    assert [row[1] for row in rows] == [mixed.written[n]["label"] for n in ids]
 
 
 # Remote datasets, compression, memory.

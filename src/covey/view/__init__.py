@@ -33,7 +33,7 @@ ROUTES = {
 }
 """The function for each URL path."""
 
-POSTS = frozenset({"/api/export", "/api/state"})
+POSTS = frozenset({"/api/state"})
 """URL paths that accept POST, because their parameters are long."""
 
 SLOW = frozenset({"/api/points", "/api/neighbours", "/api/disagreements", "/api/check"})

@@ -1,4 +1,4 @@
-"""Examples: which ones match a filter, their values, and their export.
+"""Examples: which ones match a filter, and their values.
 
 The summary of a string of more than :data:`MAX_STRING` characters is ``{"kind": "string", "text",
 "length", "truncated": true}``. The summary of an array that is displayed as an image has a
@@ -16,7 +16,7 @@ from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
 from covey.schema import Feature, Features
 from covey.schema.codec import row_of
-from covey.view import export, media
+from covey.view import media
 from covey.view.messages import Query, RequestError, Response, json_response
 from covey.view.pictures import find_picture_size, pixels_shape
 from covey.view.search import Predicate, SplitExamples, scan
@@ -146,5 +146,4 @@ ROUTES: dict[str, Handler] = {
     "/api/find": find,
     "/api/examples": examples,
     **media.ROUTES,
-    **export.ROUTES,
 }

@@ -58,8 +58,6 @@ class Response:
     body: bytes
     content_type: str
     status: int = 200
-    filename: str | None = None
-    """Name under which a browser saves it; None to display it."""
     is_fixed: bool = False
     """Whether the same URL has the same answer as long as the server runs."""
 

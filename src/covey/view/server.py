@@ -16,7 +16,6 @@ import hmac
 import html
 import ipaddress
 import os
-import re
 import secrets
 import socket
 import sys
@@ -368,9 +367,6 @@ class Connection(BaseRequestHandler):
             **({"Connection": "close"} if is_last else {}),
             **extra,
         }
-        if response.filename is not None:
-            name = re.sub(r"[^\w.-]", "_", response.filename, flags=re.ASCII)[:100]
-            headers["Content-Disposition"] = f'attachment; filename="{name}"'
         phrase = HTTPStatus(response.status).phrase
         lines = [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join([f"HTTP/1.1 {response.status} {phrase}", *lines, "", ""])

@@ -1,9 +1,7 @@
-// Selected examples: ids per split, and their export as ids, CSV or Python code.
+// Selected examples: ids per split, and their export as ids or Python code.
 
-import { post } from "./api.js";
-import { countOf, display, h } from "./dom.js";
+import { countOf, h } from "./dom.js";
 
-const MAX_CSV = 100_000;
 const MAX_SHOWN_IDS = 200;
 
 /** Return a string as a Python literal. */
@@ -93,14 +91,16 @@ export class Selection extends EventTarget {
     this.dispatchEvent(new CustomEvent("change", { detail: { split } }));
   }
 
-  /** Return Python code for the selected examples of a split. */
+  /** Return Python code for the selected examples of a split, and for all others. */
   code(split, ids = this.ids(split)) {
     const pattern = "{split!r}";
     const { code } = this.context.overview;
     const at = code.lastIndexOf(pattern);
     const opened = at < 0 ? code : code.slice(0, at) + pythonString(split) + code.slice(at + pattern.length);
-    const start = opened.startsWith("covey.") ? "import covey\n\n" : "";
-    return `${start}ids = [${ids.join(", ")}]\nexamples = ${opened}[ids]\n`;
+    const start = opened === "ds" ? ["import numpy as np", ""]
+      : ["import numpy as np", "", "import covey", "", `ds = ${opened}`];
+    return [...start, `ids = [${ids.join(", ")}]`, "examples = ds[ids]  # the selection",
+      "rest = ds.select(np.setdiff1d(range(len(ds)), ids))  # all others, to train on or covey.write()", ""].join("\n");
   }
 
   /** Return the bar of a selection: number, export and clear. It is updated until `signal` is aborted. */
@@ -130,21 +130,8 @@ export class Selection extends EventTarget {
     const code = this.code(split, ids);
     const first = this.code(split, ids.slice(0, MAX_SHOWN_IDS)).replace("]\n", ", …]\n");
     const short = ids.length > MAX_SHOWN_IDS ? first : code;
-    const guard = (action) => async () => {
-      try {
-        await action();
-      } catch (error) {
-        note.textContent = display(error.message, 500);
-      }
-    };
     const lines = () => ids.map((id) => `${id}\n`).join("");
     const saveIds = () => download(new Blob([lines()], { type: "text/plain" }), `${name}.txt`);
-    const saveCsv = async () => {
-      note.textContent = "Reading the examples…";
-      const response = await post("export", JSON.stringify({ split, ids: ids.slice(0, MAX_CSV), format: "csv" }));
-      download(await response.blob(), `${name}.csv`);
-      note.textContent = ids.length > MAX_CSV ? `The file has the first ${countOf(MAX_CSV, "example")}.` : "Saved.";
-    };
     const copyCode = async () => {
       note.textContent = (await copy(code)) ? "Copied." : "The browser does not allow it; copy the code above.";
     };
@@ -154,9 +141,8 @@ export class Selection extends EventTarget {
       h("div", { class: "dialog-head" }, h("h2", {}, `Export ${countOf(ids.length, "example")}`),
         h("button", { type: "button", onclick: () => dialog.close() }, "Close")),
       h("div", { class: "controls" },
-        h("button", { type: "button", dataset: { action: "ids" }, onclick: guard(saveIds) }, "Ids (text file)"),
-        h("button", { type: "button", dataset: { action: "csv" }, onclick: guard(saveCsv) }, "CSV"),
-        h("button", { type: "button", dataset: { action: "code" }, onclick: guard(copyCode) }, "Copy Python code")),
+        h("button", { type: "button", dataset: { action: "ids" }, onclick: saveIds }, "Ids (text file)"),
+        h("button", { type: "button", dataset: { action: "code" }, onclick: copyCode }, "Copy Python code")),
       h("pre", { class: "code", tabindex: 0, "aria-label": "Python code" }, short),
       note,
     );
