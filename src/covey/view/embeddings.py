@@ -367,18 +367,10 @@ def _disagreements(session: Session, query: Query) -> Response:
     begin = query.integer("cursor", 0, high=embeddings.points)
     rows, agreeing, end = embeddings.disagreements(dataset, count, begin)
     compared = embeddings.compared(dataset)
-    pairs: dict[tuple[int, int], int] = {}
-    for row in rows:
-        pair = int(row["class"]), int(row["other"])
-        pairs[pair] = pairs.get(pair, 0) + 1
     total = len(compared.ids)
     return json_response(
         {
             "rows": rows,
-            "confusion": [
-                {"from": first, "to": second, "count": number}
-                for (first, second), number in pairs.items()
-            ],
             "agreeing": agreeing,
             "scanned": min(end, total),
             "total": total,

@@ -3,7 +3,7 @@
 import { getColumns } from "./api.js";
 import { classPicker } from "./classpicker.js";
 import { className, countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
-import { DisagreementScan, ConfusionPanel, DisagreementPanel } from "./embeddings_labels.js";
+import { DisagreementPanel, DisagreementScan } from "./embeddings_labels.js";
 import { DEFAULT_NEIGHBOURS, ExamplesPanel, NeighboursPanel } from "./embeddings_panels.js";
 import { replace } from "./router.js";
 import { pointStyle, Scatter } from "./scatter.js";
@@ -116,13 +116,9 @@ class EmbeddingsView {
     if (this.hasLabel) {
       const scan = new DisagreementScan(this.signal, this.state.k);
       const onlist = (ids) => this.mark("listed", ids, { ring: "error", least: 8 });
-      const labels = new DisagreementPanel({ ...shared, scan, onlist });
-      const onpair = (pair) => {
-        labels.setPair(pair);
-        this.openPanel("mislabelled");
+      this.panels.mislabelled = {
+        title: "Likely mislabelled", panel: new DisagreementPanel({ ...shared, scan, onlist }),
       };
-      this.panels.mislabelled = { title: "Likely mislabelled", panel: labels };
-      this.panels.confusion = { title: "Confusion", panel: new ConfusionPanel({ ...shared, scan, onpair }) };
     }
     if (!(this.state.panel in this.panels)) this.state.panel = "examples";
     this.tabs = h("div", { class: "controls cloud-tabs", role: "group", "aria-label": "Panels" },

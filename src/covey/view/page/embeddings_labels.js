@@ -1,4 +1,4 @@
-// Labels that disagree with those of the nearest neighbours: a list of examples, and pairs of classes.
+// Labels that disagree with those of the nearest neighbours: a list of examples.
 
 import { valueElement, mainFeature } from "./cells.js";
 import { openExample } from "./dialog.js";
@@ -9,7 +9,6 @@ import { examplesOf } from "./store.js";
 
 const SHARES = [["0", "any"], ["0.5", "50%"], ["0.7", "70%"], ["0.9", "90%"]];
 const DEFAULT_SHARE = 0.5;
-const MAX_PAIRS = 200;
 
 /** The examples whose neighbours have another class more often than theirs; a scan that runs until it is complete. */
 export class DisagreementScan extends EventTarget {
@@ -23,8 +22,6 @@ export class DisagreementScan extends EventTarget {
 
   reset() {
     this.rows = [];
-    this.pairs = new Map();
-    this.agreeing = 0;
     this.scanned = 0;
     this.total = null; // number of examples to compare
     this.isSampled = false;
@@ -61,12 +58,6 @@ export class DisagreementScan extends EventTarget {
 
   add(part) {
     this.rows = [...this.rows, ...part.rows].sort((a, b) => b.share - a.share || a.id - b.id);
-    for (const { from, to, count } of part.confusion) {
-      const key = `${from} ${to}`;
-      const before = this.pairs.get(key)?.count ?? 0;
-      this.pairs.set(key, { from, to, count: before + count });
-    }
-    this.agreeing += part.agreeing;
     this.scanned = part.scanned;
     this.total = part.total;
     this.isSampled = part.sampled;
@@ -89,11 +80,9 @@ export class DisagreementPanel {
   constructor(options) {
     Object.assign(this, options);
     this.share = DEFAULT_SHARE;
-    this.pair = null;
     this.rows = [];
     this.shown = new Map(); // index -> id of the row that is drawn there
     this.note = h("p", { class: "muted", role: "status" });
-    this.filter = h("div", { class: "controls" });
     this.select = h("select", { name: "share", onchange: () => {
       this.share = Number(this.select.value);
       this.update();
@@ -108,7 +97,7 @@ export class DisagreementPanel {
       render: (index) => this.row(index),
     });
     this.element = h("div", { class: "cloud-content", dataset: { panel: "mislabelled" } },
-      this.note, tools, this.filter, this.scroller);
+      this.note, tools, this.scroller);
     this.scan.addEventListener("change", () => this.update(), { signal: this.signal });
     this.context.selection.addEventListener("change", () => this.showSelection(), { signal: this.signal });
   }
@@ -119,22 +108,9 @@ export class DisagreementPanel {
     this.grid.layout();
   }
 
-  /** Show the examples of a pair of classes only; null for all. */
-  setPair(pair) {
-    this.pair = pair;
-    if (pair) [this.share, this.select.value] = [0, "0"]; // all that the table counts
-    const clear = () => this.setPair(null);
-    fill(this.filter, pair && [
-      h("span", {}, `${this.className(pair.from)} → ${this.className(pair.to)}`),
-      h("button", { type: "button", dataset: { action: "all-pairs" }, onclick: clear }, "All classes")]);
-    this.update();
-  }
-
   update() {
-    const { pair, share } = this;
     this.note.textContent = this.scan.describe();
-    const isOfPair = (row) => !pair || (row.class === pair.from && row.other === pair.to);
-    this.rows = this.scan.rows.filter((row) => row.share >= share && isOfPair(row));
+    this.rows = this.scan.rows.filter((row) => row.share >= this.share);
     this.grid.setCount(this.rows.length);
     // Rows that did not move are not drawn again: their images would flicker.
     const moved = [...this.grid.cells.keys()].filter((index) => this.rows[index]?.id !== this.shown.get(index));
@@ -182,41 +158,5 @@ export class DisagreementPanel {
       const box = cell.querySelector(".suspect-box");
       if (box && this.rows[index]) box.checked = this.context.selection.has(this.split, this.rows[index].id);
     }
-  }
-}
-
-/** The pairs of classes that are confused. */
-export class ConfusionPanel {
-  constructor(options) {
-    Object.assign(this, options);
-    this.note = h("p", { class: "muted", role: "status" });
-    this.content = h("tbody", {});
-    const heads = [["Class", ""], ["Class of the neighbours", ""], ["Examples", "number"], ["", ""]];
-    const table = h("table", {},
-      h("caption", { class: "visually-hidden" }, "Classes whose examples are near another class"),
-      h("thead", {}, h("tr", {}, heads.map(([text, kind]) =>
-        (text ? h("th", { scope: "col", class: kind }, text) : h("td", {}))))),
-      this.content);
-    this.element = h("div", { class: "cloud-content", dataset: { panel: "confusion" } }, this.note,
-      h("div", { class: "scroll cloud-table", tabindex: 0, role: "region", "aria-label": "Class confusion" }, table));
-    this.scan.addEventListener("change", () => this.update(), { signal: this.signal });
-  }
-
-  open() {
-    this.scan.start();
-    this.update();
-  }
-
-  update() {
-    if (!this.element.isConnected) return;
-    const pairs = [...this.scan.pairs.values()].sort((a, b) => b.count - a.count || a.from - b.from || a.to - b.to);
-    const more = ` The ${MAX_PAIRS} most frequent of ${formatNumber(pairs.length)} pairs of classes.`;
-    this.note.textContent = `${this.scan.describe()}${pairs.length > MAX_PAIRS ? more : ""}`;
-    fill(this.content, pairs.slice(0, MAX_PAIRS).map((pair) => {
-      const [from, to] = [this.className(pair.from), this.className(pair.to)];
-      return h("tr", {}, h("td", {}, from), h("td", {}, to), h("td", { class: "number" }, formatNumber(pair.count)),
-        h("td", {}, h("button", { type: "button", class: "small", "aria-label": `Examples of ${from} near ${to}`,
-          onclick: () => this.onpair(pair) }, "Examples")));
-    }));
   }
 }
