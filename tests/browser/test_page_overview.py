@@ -82,19 +82,16 @@ def test_another_split(visit):
     page.go("#/overview?split=empty").see("The split has no examples.")
 
 
-def test_shards_are_checked(visit):
+def test_shards(visit):
     page = visit("birds")
-    assert len(page.all("[data-shard]")) == 3
-    page.click("[data-action=check-all]")
-    page.wait(lambda: page.texts("[data-shard] [role=status]") == ["40 records valid"] * 3)
+    rows = page.texts("[data-shard]")
+    assert len(rows) == 3
+    assert all(row.split()[-2:] == ["40", "ok"] for row in rows)
 
 
 def test_a_corrupt_record_is_reported(visit):
     page = visit("corrupt")
     page.see("1 record cannot be read.")
-    page.all("[data-shard] button")[0].click()
-    page.see("1 problem")
-    page.see("record 3, byte")
 
 
 def test_the_splits_are_not_cut(visit):

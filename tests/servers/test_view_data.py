@@ -34,8 +34,6 @@ from covey.view.cache import ByteCache
 from covey.view.messages import Response
 from covey.view.search import Predicate, SplitExamples, scan
 from covey.view.session import Session
-from covey.view.shards import KnownShards
-from covey.view.shards import _check as check_shard
 from covey.view.survey import read_survey, sample_parts
 
 
@@ -959,34 +957,6 @@ def test_a_survey_counts_corrupt_records(corrupt):
     assert "checksum" in found["error"]
 
 
-def test_a_check_finds_the_corrupt_record(corrupt, birds):
-    shard = corrupt.json("shards", split="train")["shards"][0]
-    place = birds.json("examples", split="train", ids=3)["examples"][0]
-    found = corrupt.json("check", split="train", shard=shard["name"])
-    (problem,) = found["problems"]
-    assert (problem["record"], problem["offset"]) == (3, place["offset"])
-    assert (found["records"], found["unlisted"]) == (shard["records"] - 1, 0)
-    for name in (each["name"] for each in birds.json("shards", split="train")["shards"]):
-        assert birds.json("check", split="train", shard=name)["problems"] == []
-
-
-def test_a_check_stops(birds_path):
-    with covey.open(birds_path, split="train") as ds:
-        (table,) = ds.tables
-        known = KnownShards(table.files, [None] * 3, [None] * 3, ds.features)
-        assert check_shard(known, table.files.names[0], timeout_s=-1)["stopped"]
-        assert not check_shard(known, table.files.names[0], timeout_s=60)["stopped"]
-
-
-@pytest.mark.parametrize(
-    "name", ["", "..", "/etc/passwd", "../dataset_info.json", "dataset_info.json"]
-)
-def test_only_shards_are_checked(birds, name):
-    status, _, body = birds.ask("check", split="train", shard=name)
-    assert status == 404
-    assert "there is no shard" in json.loads(body)["error"]
-
-
 def test_an_empty_split(birds):
     assert birds.json("find", split="empty") == {
         "ids": [],
@@ -1005,8 +975,7 @@ def test_an_empty_split(birds):
     assert set(survey["features"]) == {each["name"] for each in birds.json("overview")["features"]}
     for path in ("image", "audio", "values"):
         assert birds.ask(path, split="empty", id=0, feature="photo")[0] == 404
-    (shard,) = birds.json("shards", split="empty")["shards"]
-    assert birds.json("check", split="empty", shard=shard["name"])["records"] == 0
+    assert [each["records"] for each in birds.json("shards", split="empty")["shards"]] == [0]
 
 
 def test_a_dataset_without_a_label(serve, tmp_path):
@@ -1090,20 +1059,17 @@ def test_a_remote_dataset(birds_path):
     memory.rm("/view_data", recursive=True)
 
 
-def test_a_sum_has_shards_of_the_same_name(tmp_path):
+def test_a_sum_has_the_shards_of_both(tmp_path):
     for each in ("a", "b"):
         columns = {"x": np.arange(40), "label": np.arange(40) % 4}
         covey.write(columns, tmp_path / each / "birds", label="label", progress=False)
-    (shard,) = (tmp_path / "b/birds").glob("*.tfrecord-*")
-    stat, data = shard.stat(), bytearray(shard.read_bytes())
-    data[20] ^= 255  # of the first record
-    with covey.open(tmp_path / "a/birds") as first, covey.open(tmp_path / "b/birds") as second:
-        shard.write_bytes(data)
-        os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        with (first + second).view(browser=False) as view:
-            found = Client(view).json("check", shard=shard.name)
-    assert found["records"] in (79, 80)
-    assert len(found["problems"]) == 1
+    with (
+        covey.open(tmp_path / "a/birds") as first,
+        covey.open(tmp_path / "b/birds") as second,
+        (first + second).view(browser=False) as view,
+    ):
+        found = Client(view).json("shards")
+    assert (found["total"], [each["records"] for each in found["shards"]]) == (2, [40, 40])
 
 
 def test_compressed_shards(birds_path, serve, tmp_path):
@@ -1117,8 +1083,7 @@ def test_compressed_shards(birds_path, serve, tmp_path):
     assert client.json("overview")["splits"][0]["compression"] == "GZIP"
     found = client.json("examples", ids=",".join(map(str, range(24))))["examples"]
     assert [each["values"]["caption"] for each in found] == captions
-    name = client.json("shards")["shards"][0]["name"]
-    assert client.json("check", shard=name)["records"] > 0
+    assert sum(each["records"] for each in client.json("shards")["shards"]) == 24
 
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only on Linux")

@@ -530,7 +530,7 @@ VALUES = [
 
 PARAMETERS = [
     "split", "id", "ids", "class", "feature", "op", "value", "cursor", "limit", "side",
-    "shard", "offset", "step", "rank", "row", "view", "until", "from", "k", "seed",
+    "offset", "step", "rank", "row", "view", "until", "from", "k", "seed",
     "classes_per_batch", "examples_per_class", "small_classes", "class_weights", "world_size",
     "total_examples_per_class", "mode", "image_size", "crop", "flip", "views", "select", "token",
     "plan", "weights", "remainder", "batch_size", "steps_per_epoch", "unknown", "",
@@ -544,7 +544,7 @@ VALID = {
     "limit": ["10"], "rank": ["0"], "row": ["0"], "view": ["0"], "k": ["4"], "side": ["64"],
     "classes_per_batch": ["2", "3"], "examples_per_class": ["2"], "image_size": ["24"],
     "select": ["photo", "caption", "curve"], "world_size": ["1", "2"], "value": ["a", "3"],
-    "shard": ["birds-train.tfrecord-00001-of-00003"], "offset": ["0"],
+    "offset": ["0"],
     "mode": ["split", "independent"], "until": ["100"], "from": ["0"], "seed": ["7"],
 }  # fmt: skip
 

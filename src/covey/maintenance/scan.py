@@ -232,8 +232,6 @@ class CheckedShard:
     """Rows of an index of the shard, if they were requested."""
     fingerprint: int | None = None
     """Fingerprint of the file, if the rows were requested."""
-    is_stopped: bool = False
-    """Whether the scan ended before the end of the file."""
 
     @property
     def valid(self) -> int:
@@ -302,7 +300,6 @@ class ShardScanner:
         expected: Number of records of each shard by the metadata of the dataset, if it is known.
         mmap: Map local shards into memory; False reads them.
         only_lost: Report only what is lost, without a limit of problems per file.
-        should_stop: Function that is called after each block; the scan ends if it returns True.
     """
 
     split: str
@@ -312,7 +309,6 @@ class ShardScanner:
     expected: Sequence[int] | None = None
     mmap: bool = True
     only_lost: bool = False
-    should_stop: Callable[[], bool] | None = None
 
     def scan(
         self, number: int, executor: Executor | None = None, *, by_member: bool | None = None
@@ -370,9 +366,6 @@ class ShardScanner:
                         )
                 else:
                     self._count(found, each)
-                if self.should_stop is not None and self.should_stop():
-                    found.is_stopped = True
-                    break
 
     def _check(self, found: Block | SkippedRecord, name: str) -> CheckedBlock | SkippedRecord:
         return found if isinstance(found, SkippedRecord) else self.examples.check(found, name)

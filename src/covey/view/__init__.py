@@ -36,8 +36,8 @@ ROUTES = {
 POSTS = frozenset({"/api/state"})
 """URL paths that accept POST, because their parameters are long."""
 
-SLOW = frozenset({"/api/points", "/api/neighbours", "/api/disagreements", "/api/check"})
-"""URL paths of requests that may take seconds: projections, and scans of files."""
+SLOW = frozenset({"/api/points", "/api/neighbours", "/api/disagreements"})
+"""URL paths of requests that may take seconds: projections, and scans of vectors."""
 
 IFRAME_HEIGHT = 720
 

@@ -1,9 +1,7 @@
-"""The shards of a split: sizes, whether they are there, and the check of their records."""
+"""The shards of a split: their sizes, and whether they are there."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,22 +9,14 @@ from typing import Any
 from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
 from covey.index import ShardFiles
-from covey.maintenance.scan import ExampleCheck, ShardScanner
-from covey.schema import Features
-from covey.view.messages import Query, RequestError, Response, json_response
+from covey.view.messages import Query, Response, json_response
 from covey.view.server import Handler
 from covey.view.session import Session
 
 MAX_LISTED = 1000
 """Maximum number of shards of a response."""
-MAX_PROBLEMS = 100
-"""Maximum number of problems of a response."""
 MAX_STATS = 4096
 """Maximum number of shards whose existence is part of the overview."""
-CHECK_TIMEOUT_S = 20.0
-"""Time after which a check ends, and time that it waits for another one."""
-
-_checking = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +26,6 @@ class KnownShards:
     files: ShardFiles
     sizes: Sequence[int | None]
     records: Sequence[int | None]
-    features: Features | None
 
 
 def find_shards(session: Session, query: Query) -> tuple[list[KnownShards], tuple[str, ...]]:
@@ -54,8 +43,7 @@ def find_shards(session: Session, query: Query) -> tuple[list[KnownShards], tupl
         if layout is None:
             raise
     files, unknown = layout.files, [None] * len(layout.files.names)
-    features = None if session.layout is None else session.layout.features
-    return [KnownShards(files, unknown, layout.records or unknown, features)], missing
+    return [KnownShards(files, unknown, layout.records or unknown)], missing
 
 
 def _of_table(table: Any) -> KnownShards:
@@ -64,7 +52,6 @@ def _of_table(table: Any) -> KnownShards:
         table.files,
         [shard.bytes for shard in metadata.shards],
         [shard.records for shard in metadata.shards],
-        metadata.features,
     )
 
 
@@ -106,56 +93,6 @@ def _states(known: KnownShards, begin: int, end: int) -> list[dict[str, Any]]:
     return found
 
 
-def check(session: Session, query: Query) -> Response:
-    """Verify the checksums and the examples of a shard, for a limited time."""
-    known, missing = find_shards(session, query)
-    name = query.string("shard")
-    if name in missing:
-        raise RequestError("the shard is missing", 404)
-    matching = [each for each in known if name in each.files.names]
-    if not matching:
-        raise RequestError(f"there is no shard {name[:100]!r}", 404)
-    if not _checking.acquire(timeout=CHECK_TIMEOUT_S):
-        raise RequestError("another shard is being checked; try again when it is done", 429)
-    try:
-        return json_response(_check_all(matching, name, CHECK_TIMEOUT_S))
-    finally:
-        _checking.release()
-
-
-def _check_all(known: Sequence[KnownShards], name: str, timeout_s: float) -> dict[str, Any]:
-    """Return the check of all shards of a name; a sum of datasets may have several."""
-    end = time.monotonic() + timeout_s
-    first, *others = (_check(each, name, end - time.monotonic()) for each in known)
-    for each in others:
-        for key in ("records", "problems", "unlisted"):
-            first[key] += each[key]
-        first["stopped"] |= each["stopped"]
-    return first
-
-
-def _check(known: KnownShards, name: str, timeout_s: float) -> dict[str, Any]:
-    end = time.monotonic() + timeout_s
-    scanner = ShardScanner(
-        "",
-        known.files,
-        ExampleCheck(known.features),
-        lambda records, size: None,
-        should_stop=lambda: time.monotonic() > end,
-    )
-    shard = scanner.scan(known.files.names.index(name))
-    listed = shard.problems.listed
-    return {
-        "records": shard.records,
-        "problems": [
-            {"record": each.record, "offset": each.offset, "reason": each.reason}
-            for each in listed[:MAX_PROBLEMS]
-        ],
-        "unlisted": len(listed[MAX_PROBLEMS:]) + shard.problems.unlisted,
-        "stopped": shard.is_stopped,
-    }
-
-
 def find_missing(dataset: Dataset) -> tuple[list[str], int]:
     """Return names of shards that are missing, and their number; of the first local shards only."""
     names: list[str] = []
@@ -167,4 +104,4 @@ def find_missing(dataset: Dataset) -> tuple[list[str], int]:
     return names[:MAX_LISTED], len(names)
 
 
-ROUTES: dict[str, Handler] = {"/api/shards": shards, "/api/check": check}
+ROUTES: dict[str, Handler] = {"/api/shards": shards}
