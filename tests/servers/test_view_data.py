@@ -30,8 +30,6 @@ import covey
 from covey import Audio, ClassLabel, Features, Image, Ragged, Sparse, Tensor, _core
 from covey.errors import StorageError
 from covey.view import View
-from covey.view.cache import ByteCache
-from covey.view.messages import Response
 from covey.view.search import Predicate, SplitExamples, scan
 from covey.view.session import Session
 from covey.view.survey import read_survey, sample_parts
@@ -639,9 +637,12 @@ def test_sides_that_are_not_valid(pictures, side):
     assert pictures[0].ask("image", id=0, feature="image", side=side)[0] == 400
 
 
-def test_images_are_cached(pictures):
-    client, *_ = pictures
-    request = urllib.request.Request(f"{client.base}/api/image?id=0&feature=image&side=32")
+@pytest.mark.parametrize(
+    "path", ["image?id=0&feature=image&side=32", "classes?split=train", "survey?split=train"]
+)
+def test_the_browser_caches_what_is_fixed(pictures, birds, path):
+    client = pictures[0] if path.startswith("image") else birds
+    request = urllib.request.Request(f"{client.base}/api/{path}")
     with client.opener.open(request, timeout=20) as found:
         tag = found.headers["ETag"]
     request.add_header("If-None-Match", tag)
@@ -728,21 +729,6 @@ def test_images_that_do_not_exist(birds, parameters, status):
     for path in ("image", "audio", "values"):
         found = birds.ask(path, **{"split": "train", **parameters})[0]
         assert found == (415 if parameters.get("split") != "flock" and status == 415 else status)
-
-
-def test_a_cache_is_bounded():
-    cache = ByteCache(100)
-    for number in range(20):
-        cache.put(number, Response(bytes(30), "image/png"))
-        assert cache.get(0 if number < 1 else number) is not None
-    assert [number for number in range(20) if cache.get(number)] == [17, 18, 19]
-    cache.get(17)
-    cache.put(20, Response(bytes(30), "image/png"))
-    assert cache.get(17)
-    assert not cache.get(18)
-    cache.put(21, Response(bytes(101), "image/png"))
-    assert cache.get(21) is None
-    assert cache.get(17)
 
 
 # Sounds and plots.

@@ -96,13 +96,8 @@ def image(session: Session, query: Query) -> Response:
     side = MAX_SIDE
     if query.optional("side") is not None:
         side = query.integer("side", low=MIN_SIDE, high=MAX_THUMBNAIL_SIDE)
-    key = query.string("split", ""), number, name, side
-    response = session.images.get(key)
-    if response is None:
-        pixels, is_photo = read_image(dataset, number, name, side)
-        response = encode_image(pixels, is_photo=is_photo)
-        session.images.put(key, response)
-    return response
+    pixels, is_photo = read_image(dataset, number, name, side)
+    return encode_image(pixels, is_photo=is_photo)
 
 
 def read_image(

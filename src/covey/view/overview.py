@@ -151,13 +151,7 @@ def _describe_loader(session: Session) -> dict[str, Any] | None:
 
 def classes(session: Session, query: Query) -> Response:
     """Return the ids, the numbers of examples and the names of the classes of a split."""
-    dataset = session.dataset(query)
-    key = query.string("split", "")
-    response = session.tables.get(key)
-    if response is None:
-        response = replace(_class_columns(dataset).response(), is_fixed=True)
-        session.tables.put(key, response)
-    return response
+    return replace(_class_columns(session.dataset(query)).response(), is_fixed=True)
 
 
 def _class_columns(dataset: Dataset) -> Columns:

@@ -12,7 +12,6 @@ from covey import _core
 from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
 from covey.urls import shown
-from covey.view.cache import ByteCache
 from covey.view.messages import Query, RequestError
 from covey.view.plans import PlanCache
 
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 
 MAX_MAPPED_BYTES = 64 << 20
 """Size of mapped files in memory, above which they are released after a request."""
-MAX_IMAGE_BYTES = 32 << 20
-"""Maximum size of all images that are cached, encoded."""
-MAX_TABLE_BYTES = 64 << 20
-"""Maximum size of all class tables that are cached."""
 
 WHOLE = "examples"
 """Name of the only split of a dataset that was opened by the caller."""
@@ -61,8 +56,6 @@ class Session:
         self.title = title
         self.path = path
         self.layout = layout
-        self.images = ByteCache(MAX_IMAGE_BYTES)
-        self.tables = ByteCache(MAX_TABLE_BYTES)
         self.plans = PlanCache()
         self.code = code
         self.storage_options = storage_options
