@@ -203,36 +203,41 @@ def test_cookies_of_other_servers_do_not_matter(view, client):
 
 
 @pytest.mark.parametrize(
-    ("host", "is_accepted"),
+    ("host", "is_valid"),
     [
         ("127.0.0.1:{port}", True),
-        ("localhost:{port}", True),
         ("LOCALHOST:{port}", True),
         ("[::1]:{port}", True),
-        ("127.0.0.2:{port}", True),
+        ("localhost:9000", True),  # through ssh -L 9000:localhost:PORT
+        ("localhost", True),
+        ("gpu01.cluster", True),
+        ("evil.example:{port}", True),
+        ("192.168.0.1:{port}", True),
         (None, False),
         ("", False),
-        ("localhost", False),
-        ("localhost:1", False),
-        ("evil.example:{port}", False),
-        ("localhost.evil.example:{port}", False),
         ("evil.example@127.0.0.1:{port}", False),
         ("127.0.0.1:{port}@evil.example", False),
-        ("127.0.0.1.nip.io:{port}", False),
-        ("192.168.0.1:{port}", False),
-        ("0.0.0.0:{port}", False),
         ("127.0.0.1:{port}/", False),
         ("127.0.0.1:{port}#", False),
         ("127.0.0.1:0{port}x", False),
-        ("2130706433:{port}", False),
         ("[::1:{port}", False),
     ],
 )
-def test_the_host_header_must_be_an_address_of_the_server(view, client, host, is_accepted):
+def test_any_host_is_accepted_with_the_token_or_the_cookie(view, client, host, is_valid):
+    """Of another site, which DNS resolves to this machine, a browser sends neither of them."""
     header = host if host is None else host.format(port=view.port)
-    assert client.get("/api/overview", Host=header).status == (200 if is_accepted else 421)
-    data = client.get(f"/?token={token_of(view)}", Host=header)
-    assert data.status == (303 if is_accepted else 421)
+
+    def status(target, **headers):
+        client.connection.close()
+        return client.get(target, Host=header, **headers).status
+
+    assert status("/api/overview") == (200 if is_valid else 400)
+    assert status(f"/?token={token_of(view)}", Cookie=None) == (303 if is_valid else 400)
+    for target in ("/", "/app.js", "/api/overview", "/?token=x"):
+        assert status(target, Cookie=None) == (403 if is_valid else 400)
+    if is_valid:
+        assert status("/api/overview", Origin=f"http://{header}") == 200
+        assert status("/api/overview", Origin="http://localhost:1") == 403
 
 
 def test_requests_of_other_sites_are_refused(view, client):
@@ -577,7 +582,7 @@ def random_target(rng):
 
 def check_response(status, headers, body):
     assert status != 500, body
-    assert status in (200, 206, 303, 304, 400, 403, 404, 405, 411, 413, 415, 421, 431, 501), body
+    assert status in (200, 206, 303, 304, 400, 403, 404, 405, 411, 413, 415, 431, 501), body
     assert b"Traceback" not in body
     assert SECRET.encode() not in body
     assert b"root:x:0" not in body
@@ -782,7 +787,10 @@ def test_ctrl_c_frees_the_port_at_once(birds):
             assert kept.recv(12) == b"HTTP/1.1 200"
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=TIMEOUT_S)  # the client is still connected
-        assert (process.returncode, out, err) == (INTERRUPTED, "", "covey: interrupted\n")
+        tunnel = f"ssh -N -L {port}:localhost:{port} {socket.gethostname()}\n"
+        assert err.startswith("covey: to open it on another machine")
+        assert err.endswith(f"{tunnel}covey: interrupted\n")
+        assert (process.returncode, out) == (INTERRUPTED, "")
         with socket.socket() as again:
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             again.bind(("127.0.0.1", int(port)))
@@ -808,13 +816,14 @@ def test_the_browser_is_opened_with_a_token_for_one_request(birds, tmp_path):
         first, second = (responses(exchange(port, ask.encode()))[0] for _ in range(2))
         assert (first[0], second[0]) == (303, 403)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=TIMEOUT_S)[1] == "covey: interrupted\n"
+        assert process.communicate(timeout=TIMEOUT_S)[1].endswith("covey: interrupted\n")
 
 
 def test_without_a_display_the_url_is_printed(birds):
     environment = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": ""}
     with running(birds, **environment) as (process, line):
         assert line.startswith("http://")
+        assert "ssh -N -L" in process.stderr.readline()
         assert "open the URL" in process.stderr.readline()
 
 
@@ -844,9 +853,9 @@ def test_host_warns(birds):
         port = int(re.search(r":(\d+)/", line)[1])
         token = line.strip().partition("token=")[2]
         own, address = socket.gethostname(), "203.0.113.7"
-        for host, status in ((own, 303), (address, 303), ("evil.example", 421)):
+        for host in (own, address):
             data = f"GET /?token={token} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
-            assert responses(exchange(port, data.encode()))[0][0] == status
+            assert responses(exchange(port, data.encode()))[0][0] == 303
         # Only pages of this machine may embed it, and this one is not of this machine alone.
         data = f"GET /?token={token} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n"
         policy = responses(exchange(port, data.encode()))[0][1]["content-security-policy"]
@@ -861,7 +870,6 @@ def test_ipv6(birds):
         pytest.skip("this machine has no IPv6")
     with closing(server):
         assert server.url().startswith(f"http://[::1]:{server.port}/?token=")
-        assert server.accepts_host(f"[::1]:{server.port}")
 
 
 # Python.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 
 from covey.cli.options import (
     add_label,
@@ -18,7 +19,8 @@ SUMMARY = "show the examples, the classes and the batches of a dataset in the br
 
 EXAMPLES = """\
 The URL of the page is printed on a line of its own, and opened in the browser. It has a token,
-without which the server answers no request. Ctrl-C ends the server, which changes no file.
+without which the server answers no request. Ctrl-C ends the server, which changes no file. The page
+of a remote machine is opened through an SSH tunnel: its command is printed, too.
 
 examples:
   covey view data/birds
@@ -81,6 +83,11 @@ def run(options: argparse.Namespace) -> None:
                 "encrypted, and the URL gives access to all examples"
             )
         print(view.url, flush=True)
+        if is_local and not options.quiet:
+            print_message(
+                "to open it on another machine, run this there first: "
+                f"ssh -N -L {view.port}:localhost:{view.port} {socket.gethostname()}"
+            )
         if not options.no_browser and not view.open_browser() and not options.quiet:
             print_message("no browser was found; open the URL, and press Ctrl-C to end")
         view.wait()

@@ -1,8 +1,8 @@
 """The HTTP server of ``covey view``: authentication, and the function for each request.
 
-A request is answered if its Host header is an address of this server, and if it has the token: in
-the URL that is printed, then in a cookie. The files of the page are loaded at the start; no part of
-a request is a path of the filesystem. Nothing is written.
+A request is answered if it has the token: in the URL that is printed, then in a cookie. The files
+of the page are loaded at the start; no part of a request is a path of the filesystem. Nothing is
+written.
 
 The bytes of a request are read and checked by ``requests``. A connection is closed after a request
 that is not valid, so that no byte of it is read as the next request.
@@ -119,7 +119,6 @@ class Server(ThreadingTCPServer):
         self.policy = _POLICY.format(frames=_NOTEBOOKS if allow_frames else "'none'")
         self.run_id = secrets.token_hex(8)
         self.host = host
-        self.is_loopback = is_loopback(host)
         self.running = threading.BoundedSemaphore(MAX_RUNNING)
         self.running_slow = threading.BoundedSemaphore(MAX_SLOW)
         self._once: set[str] = set()
@@ -176,25 +175,6 @@ class Server(ThreadingTCPServer):
             found = next((each for each in self._once if _same(token, each)), None)
             self._once.discard(found or "")
             return found is not None
-
-    def accepts_host(self, header: str | None) -> bool:
-        """Return whether a Host header is an address of this server, not a name of another site."""
-        if header is None:
-            return False
-        try:
-            found = urlsplit(f"//{header}")
-            name, port = found.hostname, found.port
-        except ValueError:
-            return False
-        if name is None or found.netloc != header or "@" in header:
-            return False
-        if (80 if port is None else port) != self.port:
-            return False
-        if is_loopback(name):
-            return True
-        # A page of another site can only use a name, which DNS resolves to this machine.
-        names = (self.host.lower(), socket.gethostname().lower())
-        return not self.is_loopback and (_is_address(name) or name in names)
 
     # Connections.
 
@@ -294,19 +274,22 @@ class Connection(BaseRequestHandler):
 
     def _check_client(self, head: RequestHead) -> str | None:
         """Raise RequestError if the client may not ask; return the token that it has in the URL."""
-        server, headers = self.server, head.headers
-        if not server.accepts_host(headers.get("host")):
-            raise RequestError("the Host header is not an address of this server", 421)
-        if headers.get("origin", own := f"http://{headers['host']}") != own:
+        # Tunnels have another port and proxies another name, so that any host is accepted. Pages of
+        # other sites, which DNS may resolve to this machine, have neither the token nor the cookie.
+        host = head.headers.get("host", "")
+        if not _is_host(host):
+            raise RequestError("the Host header is not valid")
+        own = f"http://{host}"
+        if head.headers.get("origin", own) != own:
             raise RequestError("the request is from another site", 403)
         # Browsers send cookies to all ports of a host. Other pages may only open this one.
-        is_other = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+        is_other = head.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
         opens_page = head.method == "GET" and head.path == "/"
-        if is_other and not (opens_page and headers.get("sec-fetch-mode") == "navigate"):
+        if is_other and not (opens_page and head.headers.get("sec-fetch-mode") == "navigate"):
             raise RequestError("the request is from another site", 403)
         token = Query(head.query).optional("token")
         if token is not None:
-            if head.method == "POST" or not server.accepts_token(token):
+            if head.method == "POST" or not self.server.accepts_token(token):
                 raise RequestError("the token is not valid", 403)
         elif not self._has_cookie(head):
             raise RequestError("open the URL that `covey view` printed; it has a token", 403)
@@ -402,14 +385,19 @@ def _same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
-def _is_address(name: str) -> bool:
+def _is_host(header: str) -> bool:
+    """Return whether a Host header is a name or an address, with or without a port."""
     try:
-        ipaddress.ip_address(name)
-    except ValueError:
+        found = urlsplit(f"//{header}")
+        is_port = found.port is None or found.port > 0
+    except ValueError:  # of the address, or of the port
         return False
-    return True
+    return is_port and found.hostname is not None and found.netloc == header and "@" not in header
 
 
 def is_loopback(name: str) -> bool:
     """Return whether only this machine can connect to an address."""
-    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
