@@ -1,9 +1,11 @@
 """What holds for every page: accessibility, themes, narrow windows, keys, and URLs."""
 
+import json
+
 import pytest
 from browsing import DESKTOP, PHONE, Page
 from selenium.webdriver.common.keys import Keys
-from servers import directory_server
+from servers import directory_server, tunnel
 from view_data import HOSTILE
 
 import covey
@@ -159,3 +161,27 @@ def test_a_notebook(browser, data, tmp_path):
         finally:
             browser.switch_to.default_content()
             browser.get("about:blank")
+
+
+def test_through_a_tunnel(browser, data):
+    """The page works at another local port: its requests, its images, and the POST of a state."""
+    with (
+        covey.open(data("birds"), split="train") as ds,
+        View(Session.of_path(data("birds"))) as view,
+        tunnel(view.port) as address,
+    ):
+        address = address.replace("127.0.0.1", "localhost")
+        page = Page(browser, view)
+        page.console()
+        browser.get(f"{address}/?{view.url.partition('?')[2]}#/batches")
+        page.ready().wait(lambda: len(page.all(".batch-cell img")) == 24)
+        loader = ds.batches(4, 3, seed=21, select="eggs")
+        loader.seek(1234)
+        text = json.dumps(loader.state_dict())
+        page.run("document.querySelector('textarea[name=state]').value = arguments[0]", text)
+        page.button("Go to its batch").click()
+        page.see("The run continues with step 1,234.")
+        assert browser.current_url.startswith(f"{address}/#/batches")
+        assert page.console() == []
+        browser.get("about:blank")
+        page.requests()

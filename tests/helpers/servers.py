@@ -6,13 +6,15 @@ import gzip
 import hashlib
 import logging
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseRequestHandler
 from typing import Any
 
 from covey.storage import requests
@@ -49,6 +51,27 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 def directory_server(directory):
     """Run Python's server of a directory, which lists files and ignores ranges."""
     return serving(partial(_QuietHandler, directory=str(directory)))
+
+
+def tunnel(port):
+    """Forward connections to a port of this machine, as ``ssh -L`` does."""
+
+    class Forwarder(BaseRequestHandler):
+        def handle(self):
+            with socket.create_connection(("127.0.0.1", port)) as server:
+                back = threading.Thread(target=_copy, args=(server, self.request), daemon=True)
+                back.start()
+                _copy(self.request, server)
+                back.join()
+
+    return serving(Forwarder)
+
+
+def _copy(source, target):
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
 
 
 class Objects:
