@@ -6,7 +6,7 @@ import pytest
 from browsing import DESKTOP, PHONE, Page
 from selenium.webdriver.common.keys import Keys
 from servers import directory_server, tunnel
-from view_data import HOSTILE
+from view_data import HOSTILE, LARGE_IDS
 
 import covey
 from covey.view import View
@@ -58,6 +58,20 @@ def test_empty_names_on_every_page(visit, name):
     page.settle(3)
     page.see("(empty)")
     assert page.violations() == []
+
+
+def test_class_ids_that_numbers_of_javascript_do_not_represent(visit):
+    page = visit("large", "#/classes")
+    page.wait(lambda: page.texts(".class-row a") == list(map(str, LARGE_IDS)))
+    page.button(str(LARGE_IDS[3]), ".class-row").click()
+    page.wait(lambda: page.text(".class-title") == str(LARGE_IDS[3]))
+    page.wait(lambda: page.all(".card-open[data-id='3']"))
+    page.go("#/examples").see("40 examples")
+    page.go(f"#/examples?class={LARGE_IDS[2]}").see("10 examples found")
+    page.wait(lambda: page.all(".card-open[data-id='2']"))
+    assert page.one("input[name=class]").get_attribute("value") == str(LARGE_IDS[2])
+    page.go("#/batches").see(str(LARGE_IDS[0]))
+    page.go("#/overview").see("4 classes, 40 examples")
 
 
 def test_a_narrow_window(visit):

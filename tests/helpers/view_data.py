@@ -120,6 +120,16 @@ def write_nameless(path: Path) -> Path:
     return path
 
 
+LARGE_IDS = (-(2**62), 7, 2**60, 2**60 + 1)
+
+
+def write_large(path: Path) -> Path:
+    """Write class ids that numbers of JavaScript do not represent."""
+    columns = {"x": np.arange(40), "label": np.resize(LARGE_IDS, 40)}
+    covey.write(columns, path, split="train", label="label", shuffle=False, progress=False)
+    return path
+
+
 def write_corrupt(birds: Path, path: Path) -> Path:
     """Copy a dataset, and change a byte in the middle of record 3 of train."""
     shutil.copytree(birds, path)

@@ -231,19 +231,19 @@ def test_classes(birds, birds_path):
 
 
 def test_classes_of_integers_have_no_names(serve, tmp_path):
-    ids = [7, -3, 7, 2**40, -3, 7]
+    ids = [7, -3, 7, 2**60 + 1, -3, 7]
     covey.write({"x": np.arange(6), "y": np.array(ids)}, tmp_path / "d", label="y", progress=False)
     client = serve(tmp_path / "d", label="y")
     arrays, _ = client.columns("classes")
     assert dict(zip(arrays["id"].tolist(), arrays["count"].tolist(), strict=True)) == {
         -3: 2,
         7: 3,
-        2**40: 1,
+        2**60 + 1: 1,
     }
     assert "name.offsets" not in arrays
     assert len(client.find(class_=-3)) == 2
-    (found,) = client.json("examples", ids=client.find(class_=2**40)[0])["examples"]
-    assert found["class"] == {"id": 2**40, "name": str(2**40)}
+    (found,) = client.json("examples", ids=client.find(class_=2**60 + 1)[0])["examples"]
+    assert found["class"] == {"id": str(2**60 + 1), "name": str(2**60 + 1)}
 
 
 def test_200_000_classes(serve, tmp_path):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
@@ -226,10 +226,3 @@ class Columns:
         header += b" " * (-(4 + len(header)) % _ALIGNMENT)
         start = np.array(len(header), "<u4").tobytes()
         return Response(b"".join([start, header, *parts]), BINARY)
-
-
-def exact(ids: NDArray[np.int64], name: str = "id") -> Mapping[str, Any]:
-    """Return class ids as numbers of JavaScript, which must represent them exactly."""
-    if len(ids) and max(abs(int(ids.min())), abs(int(ids.max()))) > _MAX_EXACT:
-        raise RequestError(f"{name} {max(map(int, (ids.min(), ids.max())), key=abs)} exceeds 2**53")
-    return {name: ids.astype(np.float64)}

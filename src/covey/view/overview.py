@@ -17,7 +17,7 @@ from covey.urls import shown
 from covey.view import shards, survey
 from covey.view.kinds import feature_kind, operators_of
 from covey.view.media import read_value
-from covey.view.messages import Columns, Query, Response, exact, json_response
+from covey.view.messages import Columns, Query, Response, json_response
 from covey.view.server import Handler
 from covey.view.session import Session
 
@@ -157,11 +157,11 @@ def classes(session: Session, query: Query) -> Response:
 def _class_columns(dataset: Dataset) -> Columns:
     columns = Columns(values={"label": dataset.label})
     if dataset.label is None:
-        columns.arrays |= {"id": np.zeros(0), "count": np.zeros(0, np.uint32)}
+        columns.arrays |= {"id": np.zeros(0, np.int64), "count": np.zeros(0, np.uint32)}
         return columns
     table = dataset.classes
     counts = table.counts
-    columns.arrays.update(exact(table.labels))
+    columns.arrays["id"] = table.labels
     is_large = bool(len(counts)) and int(counts.max()) >= 2**32
     columns.arrays["count"] = counts.astype(np.float64 if is_large else np.uint32)
     known = table.names.known

@@ -49,7 +49,7 @@ export async function getColumns(path, parameters, signal) {
 
 const TYPES = {
   u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array,
-  f4: Float32Array, f8: Float64Array, b1: Uint8Array,
+  i8: BigInt64Array, f4: Float32Array, f8: Float64Array, b1: Uint8Array,
 };
 
 /** Return the columns of a binary response. */

@@ -193,8 +193,8 @@ class Strips {
 }
 
 function showClass(root, parameters, context, signal, split, table) {
-  const id = /^-?\d+$/.test(parameters.class) ? Number(parameters.class) : NaN;
-  const position = table.position(id);
+  const position = table.position(parameters.class);
+  const id = table.ids[position];
   const back = h("a", { href: hash("classes", { split: split.name }) }, "All classes");
   if (position < 0) return void fill(root, back, errorBox(`There is no class ${parameters.class} in this split.`));
   const name = table.name(position);

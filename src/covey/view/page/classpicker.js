@@ -46,7 +46,7 @@ export function classPicker(table, chosen, onchange) {
   function open() {
     const text = input.value.trim();
     const found = text ? table.search(text, MAX_MATCHES) : table.bySize().subarray(0, MAX_MATCHES);
-    const byId = /^-?\d+$/.test(text) ? table.position(Number(text)) : -1;
+    const byId = table.position(text);
     matches = byId >= 0 ? [byId, ...[...found].filter((each) => each !== byId)] : [...found];
     fill(list, matches.length ? matches.map(option) : h("li", { class: "muted picker-none" }, "no class"));
     list.hidden = false;

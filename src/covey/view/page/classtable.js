@@ -24,8 +24,14 @@ export class ClassTable {
     return this.names ? this.names.at(position) : String(this.ids[position]);
   }
 
-  /** Return the position of a class id; -1 if there is none. Ids are in ascending order. */
-  position(id) {
+  /**
+   * Return the position of a class id, given as a BigInt or as a text; -1 if there is none.
+   *
+   * Ids are BigInts in ascending order: they may exceed 2^53.
+   */
+  position(text) {
+    if (!/^-?\d{1,20}$/.test(text)) return -1;
+    const id = BigInt(text);
     let low = 0;
     let high = this.length;
     while (low < high) {

@@ -78,7 +78,7 @@ class EmbeddingsView {
     window.addEventListener("covey-theme", () => this.showLegend(), { signal });
     this.showLegend();
     this.showSelection();
-    if (parameters.class !== undefined && this.hasLabel) this.highlight(table.position(Number(parameters.class)));
+    if (parameters.class !== undefined && this.hasLabel) this.highlight(table.position(parameters.class));
     if (/^\d+$/.test(parameters.id ?? "")) this.openNeighbours(Number(parameters.id), this.state.panel);
     else this.openPanel(this.state.panel);
   }

@@ -60,7 +60,7 @@ export async function show(root, parameters, context, signal) {
   const searched = features.filter(({ operators }) => operators.length > 0);
   const initial = searched.find(({ kind }) => kind === "string") ?? searched[0];
   const state = {
-    class: parameters.class === undefined ? null : Number(parameters.class),
+    class: parameters.class ?? null,
     feature: choiceOf(parameters, "feature", searched.map(({ name }) => name), initial?.name ?? null),
     op: parameters.op,
     value: parameters.value ?? "",
@@ -69,9 +69,7 @@ export async function show(root, parameters, context, signal) {
     example: null,
   };
   choiceOf(parameters, "op", searched.find(({ name }) => name === state.feature)?.operators ?? []);
-  if (state.class !== null && (split.classes === null || !/^-?\d+$/.test(parameters.class))) {
-    throw new Error(`There is no class ${parameters.class} in this split.`);
-  }
+  if (state.class !== null && split.classes === null) throw new Error(`There is no class ${state.class} in this split.`);
   const table = split.classes === null ? null : await context.classes(split.name);
   if (signal.aborted) return;
 
