@@ -63,6 +63,23 @@ def test_invalid_parameters_of_the_url(visit, parameters, message):
     assert not page.all(".class-row")
 
 
+def test_select_all_while_the_first_page_is_loaded(visit):
+    page = visit("birds", "#/classes")
+    page.run("""
+        const ask = window.fetch;
+        const held = new Promise((resolve) => { window.release = resolve; });
+        window.fetch = async (url, options) => {
+          if (url.includes("limit=500")) await held;
+          return ask(url, options);
+        };
+        window.location.hash = "#/classes?class=2";
+    """)
+    page.wait(lambda: page.text(".class-title") == "robin")
+    page.click("[data-action=select-all]")
+    page.run("window.release()")
+    page.see("20 examples selected")
+
+
 def test_strips_open_the_example(visit):
     page = visit("birds", "#/classes")
     page.wait(lambda: page.all(".strip-item"))

@@ -220,7 +220,11 @@ function showClass(root, parameters, context, signal, split, table) {
   const near = (step, text) => (table.ids[position + step] === undefined ? null
     : h("a", { href: hash("classes", { split: split.name, class: table.ids[position + step] }) }, text));
   const selectAll = async () => {
-    context.selection.add(split.name, await list.all(MAX_SELECTED));
+    try {
+      context.selection.add(split.name, await list.all(MAX_SELECTED));
+    } catch (error) {
+      if (!signal.aborted) fill(problem, errorBox(error));
+    }
   };
   fill(
     root,

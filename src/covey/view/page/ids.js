@@ -43,7 +43,7 @@ export class PagedIds {
     this.onchange = onchange;
     this.signal = signal;
     this.total = total;
-    this.pages = new Map(); // number of a page -> ids, or null while it is loaded
+    this.pages = new Map(); // number of a page -> ids, or the promise of them while it is loaded
     this.isDone = total !== null;
     this.isRunning = false;
     this.error = null;
@@ -59,7 +59,7 @@ export class PagedIds {
 
   indexOf(id) {
     for (const [page, ids] of this.pages) {
-      const found = ids ? ids.indexOf(id) : -1;
+      const found = Array.isArray(ids) ? ids.indexOf(id) : -1;
       if (found >= 0) return page * PAGE + found;
     }
     return -1;
@@ -78,22 +78,22 @@ export class PagedIds {
   async load(first, last) {
     const end = Math.ceil(Math.min(last, this.total ?? last) / PAGE);
     for (let page = Math.floor(Math.max(0, first) / PAGE); page < end; page += 1) {
-      if (this.pages.has(page)) continue;
-      this.pages.set(page, null);
-      try {
-        this.pages.set(page, await this.loadPage(page));
-      } finally {
-        if (!this.pages.get(page)) this.pages.delete(page);
-      }
-      this.onchange?.();
+      if (!this.pages.has(page)) this.pages.set(page, this.loadPage(page));
+      await this.pages.get(page);
     }
   }
 
   async loadPage(page) {
     this.isRunning = true;
-    const { ids, total } = await getJson("find", { ...this.filter, cursor: page * PAGE, limit: PAGE }, this.signal);
-    Object.assign(this, { total, isDone: true, isRunning: false });
-    return ids;
+    try {
+      const { ids, total } = await getJson("find", { ...this.filter, cursor: page * PAGE, limit: PAGE }, this.signal);
+      Object.assign(this, { total, isDone: true, isRunning: false });
+      this.pages.set(page, ids);
+    } catch (error) {
+      this.pages.delete(page);
+      throw error;
+    }
+    this.onchange?.();
   }
 
   /** Return the first `limit` ids. */
@@ -101,7 +101,7 @@ export class PagedIds {
     await this.load(0, Math.min(limit, PAGE));
     await this.load(0, Math.min(limit, this.total));
     const count = Math.min(limit, this.total);
-    return Array.from({ length: count }, (_, index) => this.at(index)).filter((id) => id !== undefined);
+    return Array.from({ length: count }, (_, index) => this.at(index));
   }
 }
 
