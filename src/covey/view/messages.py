@@ -87,9 +87,6 @@ class Query:
         self.values = {name: values[0] for name, values in found.items()}
         self.body = body
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
     def string(self, name: str, default: str | None = None) -> str:
         """Return a string.
 
@@ -117,17 +114,6 @@ class Query:
         value = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
         if value is None or not low <= value <= high:
             raise RequestError(f"{name} is {text[:40]!r}; must be an integer from {low} to {high}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """Return a finite number."""
-        text = self.string(name, None if default is None else str(default))
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise RequestError(f"{name} is {text[:40]!r}; must be a number")
         return value
 
     def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:

@@ -190,17 +190,6 @@ class ShownPlan:
         ids, labels = plan.native.draw(0, 1, plan.share(origin))
         return Drawn(ids[0], None if labels is None else labels[0], plan.key(0, origin))
 
-    @property
-    def balanced(self) -> BalancedPlan:
-        """The plan, if it has classes.
-
-        Raises:
-            RequestError: If it does not.
-        """
-        if not isinstance(self.plan, BalancedPlan):
-            raise RequestError("only balanced batches are drawn by class")
-        return self.plan
-
 
 @dataclass
 class _Entry:

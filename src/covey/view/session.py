@@ -36,7 +36,6 @@ class Session:
         path: Path of the dataset; None if it was opened by the caller.
         layout: The files of the splits; None if it was opened by the caller.
         code: Python expression for a split, for the export of a selection; ``{split}`` is its name.
-        storage_options: Options of fsspec for a URL.
         loader: The loader whose batches are shown; None for batches with options of the page.
         embeddings: One vector for each example of a split.
     """
@@ -49,7 +48,6 @@ class Session:
         path: str | None = None,
         layout: Layout | None = None,
         code: str = "ds",
-        storage_options: Mapping[str, Any] | None = None,
         loader: Loader | None = None,
         embeddings: Embeddings | None = None,
     ) -> None:
@@ -58,7 +56,6 @@ class Session:
         self.layout = layout
         self.plans = PlanCache()
         self.code = code
-        self.storage_options = storage_options
         self.loader = loader
         self.embeddings = embeddings
         self._open = dict(splits)
@@ -102,7 +99,6 @@ class Session:
             path=str(path),
             layout=layout,
             code=f"covey.open({shown(str(path))!r}, split={{split!r}}{given})",
-            storage_options=storage_options,
         )
 
     @classmethod
