@@ -373,7 +373,8 @@ def test_types_of_features(capsys):
 
 def test_types_of_json(capsys):
     with open("birds.jsonl", "w") as file:
-        file.writelines(json.dumps({"x": [n / 3], "n": n, "label": "owl"}) + "\n" for n in range(9))
+        rows = ({"x": [n / 3], "n": n, "label": BIRDS[n % 2]} for n in range(9))
+        file.writelines(json.dumps(each) + "\n" for each in rows)
     main(["write", "birds.jsonl", "rounded"])
     note = "note: x: 6 of 9 values rounded; --type for float64"
     assert note in capsys.readouterr().out

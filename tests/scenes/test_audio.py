@@ -327,7 +327,7 @@ def test_frameworks_get_the_samples():
         x, y = next(iter(loader))
         expected = [each.tolist() for each in x]
         loader = ds.batches(3, 2, seed=5, select="audio")
-        tensors, labels = next(iter(loader.to_tf()))
+        tensors, labels = next(iter(loader.copy().to_tf()))
         assert isinstance(tensors, tf.RaggedTensor)
         assert (tensors.to_list(), labels.numpy().tolist()) == (expected, y.tolist())
         rows, labels = next(iter(loader.to_torch()))

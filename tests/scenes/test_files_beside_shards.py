@@ -130,9 +130,10 @@ def test_temporary_files_are_not_taken_for_shards(shards):
     with covey.RecordWriter(shards / "new.tfrecord") as writer:
         writer.write(example(1))
         seen.update(os.listdir(shards))
-    covey.write(watched(), shards, split="test", label="label", progress=False)
-    covey.write(watched(), shards, split="test", label="label", progress=False, mode="append")
-    written = {name for name in listed(shards) if is_taken_for_a_shard(name)}
+    written = set()
+    for mode in ("overwrite", "append"):
+        covey.write(watched(), shards, split="test", label="label", progress=False, mode=mode)
+        written |= {name for name in listed(shards) if is_taken_for_a_shard(name)}
     assert all("test" in name or name in (*before, "new.tfrecord") for name in written)
     assert not [name for name in seen - written - before if is_taken_for_a_shard(name)]
     assert [split.name for split in covey.info(shards).splits] == ["test"]

@@ -69,7 +69,7 @@ def test_x_is_the_image_in_all_frameworks(photos):
     x, _ = loader.batch(0)
     files = photos[loader.plan.batch(0)]["image"]
     assert np.array_equal(x, [np.asarray(Image.open(io.BytesIO(each))) for each in files])
-    assert np.array_equal(next(iter(loader.to_tf()))[0], x)
+    assert np.array_equal(next(iter(loader.copy().to_tf()))[0], x)
     assert torch.equal(next(iter(loader.copy().to_torch()))[0], torch.from_numpy(x))
     assert np.array_equal(next(loader.copy().to_jax())[0], x)
     assert photos.batches(4, 2, seed=1, as_dict=True).batch(0).keys() == {"image", "label"}

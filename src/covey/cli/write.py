@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -291,8 +291,7 @@ def run(options: argparse.Namespace) -> None:
             storage_options=dict(options.storage_option),
         )
     if not options.quiet:
-        others = (each for each in result.notes if each not in notes)
-        print_lines(*summary(result, options), *(f"note: {each}" for each in others))
+        print_lines(*summary(result, options, notes))
     _report(result, options, has_splits=isinstance(source, Mapping))
 
 
@@ -407,8 +406,10 @@ def _advised() -> Iterator[None]:
         raise
 
 
-def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
-    """Return the lines of a table with a row for each split, and what a user may not expect."""
+def summary(
+    result: WriteResult, options: argparse.Namespace, printed: Collection[str] = ()
+) -> list[str]:
+    """Return the lines of a table with a row for each split, and the notes that are not printed."""
     from covey._progress import format_bytes
     from covey.filenames import OLD_DIRECTORY
     from covey.urls import is_remote
@@ -435,7 +436,8 @@ def summary(result: WriteResult, options: argparse.Namespace) -> list[str]:
     features = ", ".join(result.features)
     label = "" if result.label is None else f"; label {result.label!r}"
     lines = [f"{result.path}: {features}{label}", *table(header, rows)]
-    lines += [f"note: {each.replace('; features= for', '; --type for')}" for each in result.notes]
+    notes = (each for each in result.notes if each not in printed)
+    lines += [f"note: {each.replace('; features= for', '; --type for')}" for each in notes]
     for split, names in result.unshared_classes.items():
         if names and options.hold_out_classes is None:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])
