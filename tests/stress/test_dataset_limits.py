@@ -1,5 +1,6 @@
 """Datasets with few file descriptors, several processes, and other users."""
 
+import importlib
 import os
 import resource
 import shutil
@@ -198,6 +199,7 @@ def read_everything(directory, cache, user):
     child = os.fork()
     if child == 0:
         try:
+            importlib.import_module("covey.loader.prefetch")  # the user may not read its modules
             os.setgid(user)
             os.setuid(user)
             with opened(directory) as ds:
