@@ -1,6 +1,5 @@
 """Datasets with few file descriptors, several processes, and other users."""
 
-import importlib
 import os
 import resource
 import shutil
@@ -193,21 +192,30 @@ def make_with_corrupt_index(directory):
         file.write(b"?????")
 
 
-def read_everything(directory, cache, user):
-    """Read a dataset with all functions and commands, as another user."""
+def read_everything(directory):
+    """Read a dataset with all functions and commands."""
+    with opened(directory) as ds:
+        assert sorted(numbers(ds)) == list(range(30))
+        next(iter(ds.batches(3, 2, seed=0)))
+    covey.info(directory)
+    verify(directory, progress=False)
+    assert main(["sample", str(directory), "--quiet"]) == 0
+
+
+def read_as(user, directory, cache):
+    """Read a dataset as another user, who may have no permission to read modules of Python."""
     os.environ["COVEY_CACHE"] = str(cache)
     child = os.fork()
     if child == 0:
         try:
-            importlib.import_module("covey.loader.prefetch")  # the user may not read its modules
+            with tempfile.TemporaryDirectory() as other:
+                read_everything(shutil.copytree(directory, Path(other, "copy")))
+            shutil.rmtree(cache, ignore_errors=True)
+            cache.mkdir(mode=0o700)
+            os.chown(cache, user, user)
             os.setgid(user)
             os.setuid(user)
-            with opened(directory) as ds:
-                assert sorted(numbers(ds)) == list(range(30))
-                next(iter(ds.batches(3, 2, seed=0)))
-            covey.info(directory)
-            verify(directory, progress=False)
-            assert main(["sample", str(directory), "--quiet"]) == 0
+            read_everything(directory)
         except BaseException as error:
             print(repr(error), flush=True)
             os._exit(1)
@@ -225,7 +233,5 @@ def test_readers_do_not_write_to_a_dataset(make, forking):
         before = snapshot(directory)
         for user in (12345, 0):  # without and with permission to write there
             cache = Path(root, f"cache-{user}")
-            cache.mkdir(mode=0o700)
-            os.chown(cache, user, user)
-            assert forking(read_everything, directory, cache, user) == 0
+            assert forking(read_as, user, directory, cache) == 0
             assert snapshot(directory) == before
