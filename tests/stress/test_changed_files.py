@@ -213,9 +213,12 @@ def race(kind, directory, mmap, attempts):
                 # Not at the end of a record, where the truncated file is valid.
                 size = rng.choice([1, 4097, len(content) // 2 + 7, len(content) - 5001])
                 truncator.begin(path, size, rng.random() * 0.004)
-                # A read that begins before the truncation returns the right records or fails.
+                # A read that begins before the truncation returns the right records or fails; the
+                # last read begins after it.
                 try:
-                    while not truncator.is_done():
+                    is_done = False
+                    while not is_done:
+                        is_done = truncator.is_done()
                         action()
                 except (CorruptRecordError, FileChangedError):
                     failed += 1
