@@ -21,7 +21,7 @@ import torch
 
 import covey
 from covey.adapters import torch as adapter
-from covey.adapters.torch_device import ImageConversion, ImageConverter, pinned_empty
+from covey.adapters.torch_device import ImageConverter, ImageFormat, pinned_empty
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ROWS, CLASSES, SIDE = 6_000, 60, 64
@@ -182,7 +182,7 @@ def check_conversion():
             worst[dtype] = max(worst.get(dtype, 0), float(error.max()))
     levels = torch.arange(256, dtype=torch.uint8, device="cuda").view(1, 16, 16, 1)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        found = ImageConverter(ImageConversion(dtype=dtype))(levels)
+        found = ImageConverter(ImageFormat(dtype=dtype))(levels)
         assert torch.equal(found, levels.to(dtype).mul_(1.0 / 255)), dtype
     return worst
 

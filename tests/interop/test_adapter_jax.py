@@ -70,8 +70,7 @@ def test_values_of_an_array(dtype):
 
 @pytest.mark.parametrize(
     "value",
-    ["wren", b"wren", None, 3, np.array(["wren"]), np.array([None]), np.zeros(2, "M8[s]"),
-     np.zeros(2, np.longdouble)],
+    ["wren", b"wren", None, 3, np.array(["wren"]), np.array([None]), np.zeros(2, "M8[s]")],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_values_that_are_returned_unchanged(value):
@@ -346,19 +345,19 @@ def test_one_of_two_devices_and_replication(two_devices):
 def reject(directory):
     ds = make_numbers(directory)
     loaders = {
-        "9 rows": ds.batches(3, 3),
-        "35 rows": ds.sequential(35),
-        f"{COUNT % 50 - 1} rows": ds.select(range(COUNT - 1)).shuffled(50),
+        9: ds.batches(3, 3),
+        35: ds.sequential(35),
+        COUNT % 50 - 1: ds.select(range(COUNT - 1)).shuffled(50),
     }
     for rows, loader in loaders.items():
-        with pytest.raises(PlanError, match=rf"{rows}.*2 devices.*remainder='drop'"):
+        with pytest.raises(PlanError, match=rf"rows is {rows};.*2 devices.*remainder='drop'"):
             loader.to_jax(mesh())
         assert loader.step == 0
     # The rows that a hook returns are sharded.
     twice = ds.batches(3, 3, batch_transform=lambda x, y: (x.repeat(2, 0), y.repeat(2)))
     assert next(twice.to_jax(mesh()))[0].shape == (18, 2, 3)
     fewer = ds.batches(4, 1, batch_transform=lambda x, y: (x[1:], y[1:]))
-    with pytest.raises(PlanError, match="3 rows"):
+    with pytest.raises(PlanError, match="number of rows is 3"):
         next(fewer.to_jax(mesh()))
     assert [len(x) for x, _ in ds.sequential(100).to_jax(mesh())] == [100, 80]
     with pytest.raises(PlanError, match=r"a mesh of the axes \('data', 'model'\)"):
@@ -446,15 +445,15 @@ def act_as(rank, directory, address):
     losses = losses_of(ds.batches(4, 3, seed=2, **share).to_jax(everywhere))
     assert np.allclose(losses, losses_of(ds.batches(4, 3, seed=2)), rtol=1e-5)
 
-    different = "parts of a step have different lengths"
+    different = "ranks have different steps or rows"
     invalid = [
         (f"not those of rank {1 - rank} of 2", ds.batches(4, 3, rank=1 - rank, world_size=2)),
         ("not those of rank 0 of 1", ds.batches(4, 3)),
         (different, ds.batches(5, 2, **share)),
         (different, ds.select(range(171)).sequential(100, **share)),
         (different, ds.sequential(100, mode="independent", **share)),
-        ("have 1 to 2 steps", ds.sequential(70, mode="independent", **share)),
-        ("3 rows.* 2 devices", ds.batches(2, 3, **share)),
+        (different, ds.sequential(70, mode="independent", **share)),
+        ("rows is 3.* 2 devices", ds.batches(2, 3, **share)),
         ("pads rows to the longest", ds.batches(4, 3, transform=first_row, pad={"t": 0}, **share)),
     ]
     for message, each in invalid:

@@ -67,7 +67,9 @@ def imports_of(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         elif isinstance(node, ast.Call) and node.args:
-            is_import = ast.unparse(node.func).endswith(("import_module", "find_spec"))
+            is_import = ast.unparse(node.func).endswith(
+                ("import_module", "import_framework", "find_spec")
+            )
             argument = node.args[0]
             if is_import and isinstance(argument, ast.Constant):
                 names = [argument.value]

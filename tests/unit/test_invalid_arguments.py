@@ -8,7 +8,7 @@ from written import write
 
 import covey
 from covey import Ragged, Sparse, Tensor
-from covey.adapters.conversion import ImageConversion
+from covey.adapters.image_format import ImageFormat
 from covey.errors import CoveyError, FeatureError, UnknownClassError
 from covey.plan import BalancedPlan, ShuffledPlan
 
@@ -139,12 +139,11 @@ CALLS = [
     (lambda ds: ds.split_classes(a=0.5, labels=True), "labels", "'contiguous' or None"),
     (lambda ds: covey.open("nowhere", labels="dense"), "labels", "'contiguous' or None"),
     (lambda ds: covey.open("nowhere", on_error="ignore"), "on_error", "one of 'raise', 'skip'"),
-    (lambda ds: ImageConversion(layout="CHW"), "layout", "one of 'NHWC', 'NCHW'"),
-    (lambda ds: ImageConversion(dtype="int8"), "dtype", "one of 'float16', "),
-    (lambda ds: ImageConversion(mean=[]), "mean", "finite numbers, one or one per channel"),
-    (lambda ds: ImageConversion(std=0), "std", "finite numbers above 0, one or one per channel"),
-    (lambda ds: ImageConversion(mean=[0, 0], std=[1, 1, 1]), "std", "as many"),
-    (lambda ds: ImageConversion(mean=[0, 0]).coefficients("uint8", 3), "mean", "one value, or one"),
+    (lambda ds: ImageFormat(layout="CHW"), "layout", "one of 'NHWC', 'NCHW'"),
+    (lambda ds: ImageFormat(dtype="int8"), "dtype", "one of 'float16', "),
+    (lambda ds: ImageFormat(mean=[]), "mean", "finite numbers, one or one per channel"),
+    (lambda ds: ImageFormat(std=0), "std", "finite numbers above 0, one or one per channel"),
+    (lambda ds: ImageFormat(mean=[0, 0]).coefficients("uint8", 3), "mean", "one value, or one"),
     (lambda ds: covey.show("birds"), "batch", "a batch of a loader"),
 ]  # fmt: skip
 

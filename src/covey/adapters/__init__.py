@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import PlanError
+from covey.errors import PlanError, check
 
+Item = TypeVar("Item")
 Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
-
 
 _ADAPTERS = ("jax", "keras", "ray", "tensorflow", "torch")
 
@@ -28,6 +29,16 @@ def __getattr__(name: str) -> Any:
     if name in _ADAPTERS:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def import_framework(name: str) -> Any:
+    """Import a framework; the error has the command that installs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        command = f"pip install 'covey[{name}]'"
+        message = f"covey.adapters.{name} requires {name}; install it with `{command}`"
+        raise ImportError(message, name=name) from error
 
 
 def check_framework(framework: Framework, option: str = "framework") -> Framework:
@@ -40,12 +51,7 @@ def check_framework(framework: Framework, option: str = "framework") -> Framewor
     Raises:
         PlanError: If it is not the name of a supported framework.
     """
-    if framework not in FRAMEWORKS:
-        raise PlanError(
-            option=option,
-            found=framework,
-            choices=FRAMEWORKS,
-        )
+    check(option, framework, framework in FRAMEWORKS, FRAMEWORKS, error=PlanError)
     return framework
 
 
@@ -80,6 +86,24 @@ def _array(value: Any) -> Any:
 def as_array(value: Any) -> NDArray[Any]:
     """Return a value as a numpy array, which shares the memory of a tensor on the CPU."""
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def made_ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
+    """Yield items, `count` of which are made before they are requested.
+
+    An error is raised in place of the item that it belongs to.
+    """
+    ready = deque[Item]()
+    try:
+        for item in items:
+            ready.append(item)
+            del item  # its memory is reused if the caller drops it
+            if len(ready) > count:
+                yield ready.popleft()
+    except Exception:
+        yield from ready
+        raise
+    yield from ready
 
 
 def is_installed(framework: str) -> bool:

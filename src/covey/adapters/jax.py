@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
-from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
-from covey.adapters import convert
-from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, ImageKeywords
-from covey.errors import ClosedError, PlanError
+from covey.adapters import convert, import_framework, made_ahead
+from covey.adapters.image_format import IMAGE_SCALES, ImageFormat
+from covey.errors import ClosedError, PlanError, check
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
 from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
 from covey.plan.base import check_int
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-try:
-    jax: Any = importlib.import_module("jax")
-except ImportError as error:
-    raise ImportError(
-        "covey.adapters.jax requires JAX; install it with `pip install 'covey[jax]'`", name="jax"
-    ) from error
+jax: Any = import_framework("jax")
 
 Mesh, NamedSharding = jax.sharding.Mesh, jax.sharding.NamedSharding
 PartitionSpec = jax.sharding.PartitionSpec
 
+_check = partial(check, error=PlanError)
+
 _REMEDY = (
     "choose classes_per_batch or batch_size as a multiple of it, and remainder='drop' or 'fill'"
 )
+_X64 = "call jax.config.update('jax_enable_x64', True)"
 
 
 def tensor(value: Any, sharding: Any = None) -> Any:
@@ -52,26 +45,21 @@ def tensor(value: Any, sharding: Any = None) -> Any:
     """
     is_jax = isinstance(value, jax.Array)
     if not is_jax:
-        if not isinstance(value, (np.ndarray, np.generic)) or not _is_supported(value.dtype):
+        if not isinstance(value, (np.ndarray, np.generic)) or not _is_number(value.dtype):
             return value
         value = _check_values(value)
     if sharding is None:
         return value if is_jax else jax.device_put(value)
-    fitted = _fit(sharding, value.ndim)
-    if value.ndim and value.shape[0] % _parts(sharding):
-        raise PlanError(
-            f"an array with {value.shape[0]} rows cannot be divided among {_parts(sharding)} "
-            "devices",
-            remedy=_REMEDY,
-        )
+    fitted, parts = _fit(sharding, value.ndim), _parts(sharding)
+    rows = value.shape[0] if value.ndim else 0
+    allowed = f"divisible among {parts} devices"
+    _check("number of rows", rows, rows % parts == 0, allowed, remedy=_REMEDY)
     if fitted.is_fully_addressable or (is_jax and not value.is_fully_addressable):
         return jax.device_put(value, fitted)
     return jax.make_array_from_process_local_data(fitted, np.asarray(value))
 
 
-def to_jax(
-    loader: Loader, sharding: Any = None, *, prefetch: int = 2, **images: Unpack[ImageKeywords]
-) -> JaxBatches:
+def to_jax(loader: Loader, sharding: Any = None, *, prefetch: int = 2, **images: Any) -> JaxBatches:
     """Return an iterable over the batches of a loader; each ``for`` is an epoch.
 
     An iteration begins at the position of the loader, which counts the batches that were returned,
@@ -93,7 +81,7 @@ def to_jax(
             classes of a batch, each device has complete classes.
         prefetch: Number of batches whose copy to the device begins before they are requested.
         images: `layout`, `dtype`, `mean` and `std` of images, as for
-            :class:`covey.adapters.conversion.ImageConversion`. They are converted on the device.
+            :class:`covey.adapters.image_format.ImageFormat`. They are converted on the device.
 
     Raises:
         PlanError: If an option is invalid, batches cannot be sharded, or the parts of the ranks do
@@ -106,17 +94,10 @@ def to_jax(
     >>> x.shape, y.dtype
     ((4,), dtype('int32'))
     """
-    conversion = ImageConversion(**images)
+    conversion = ImageFormat(**images)
     name = conversion.dtype
     found = None if name is None else jax.dtypes.canonicalize_dtype(name).name
-    if found != name:
-        raise PlanError(
-            f"JAX converts it to {found}",
-            option="dtype",
-            found=name,
-            allowed=found,
-            remedy="call jax.config.update('jax_enable_x64', True)",
-        )
+    _check("dtype", name, found == name, f"{found}, to which JAX converts it", remedy=_X64)
     count = check_int("prefetch", prefetch, 0, MAX_PREFETCH)
     batches = JaxBatches(loader, _as_sharding(sharding), count, conversion)
     batches.check()
@@ -138,14 +119,13 @@ class JaxBatches(Iterator[Any]):
         images: Conversion of images.
     """
 
-    def __init__(
-        self, loader: Loader, sharding: Any, prefetch: int, images: ImageConversion
-    ) -> None:
+    def __init__(self, loader: Loader, sharding: Any, prefetch: int, images: ImageFormat) -> None:
         self._loader = loader
         self._sharding = sharding
         self._prefetch = prefetch
         self._images = images
-        self._to_images = None if images.is_identity else jax.jit(self._convert_images)
+        is_changed = images.dtype is not None or images.layout != "NHWC"
+        self._to_images = jax.jit(self._convert_images) if is_changed else None
         self._current: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -166,20 +146,7 @@ class JaxBatches(Iterator[Any]):
 
     def _prefetched(self) -> Iterator[Any]:
         """Iterate over the converted batches from the position of the loader on."""
-        batches, ready = iter(self._loader.copy()), deque[Any]()
-        error: Exception | None = None
-        while True:
-            while error is None and len(ready) <= self._prefetch:
-                try:
-                    ready.append(self._convert(next(batches)))
-                except StopIteration:
-                    break
-                except Exception as caught:  # is raised after the batches before it
-                    error = caught
-            if not ready:
-                assert error is not None, "the caller stops at the end of the epoch"
-                raise error
-            yield ready.popleft()
+        return made_ahead(map(self._convert, self._loader.copy()), self._prefetch)
 
     def __next__(self) -> Any:
         if self._current is None:
@@ -205,14 +172,15 @@ class JaxBatches(Iterator[Any]):
             return
         loader, batch = self._loader, self._loader.plan.batch_at(self._loader.step)
         _check_ranks(loader.plan, batch, self._sharding)
-        is_open = isinstance(loader.format, BatchFormat) and loader.format.pads_to_longest
-        if is_open and not self._sharding.is_fully_addressable:
-            raise PlanError(
-                "each process pads rows to the longest one of its part of a batch",
-                option="pad_length",
-                found=loader.options.pad_length,
-                allowed="a length for all padded features",
-            )
+        form = loader.format
+        is_open = isinstance(form, BatchFormat) and form.pads_to_longest
+        _check(
+            "pad_length",
+            loader.options.pad_length,
+            self._sharding.is_fully_addressable or not is_open,
+            "a length for all padded features",
+            reason="each process pads rows to the longest one of its part of a batch",
+        )
         for step, rows in _row_counts(loader.plan, batch).items():
             if rows % _parts(self._sharding):  # unless a hook changes the number of rows
                 self._convert(loader.batch(loader.step + step))
@@ -225,7 +193,9 @@ class JaxBatches(Iterator[Any]):
         def to_array(value: Any) -> Any:
             is_shared = copies and isinstance(value, np.ndarray)
             array = tensor(value.copy() if is_shared else value, sharding)
-            return self._to_images(array) if self._to_images and _is_image(array) else array
+            is_image = isinstance(array, jax.Array) and array.ndim == 4
+            is_image = is_image and array.dtype.name in IMAGE_SCALES
+            return self._to_images(array) if is_image and self._to_images else array
 
         if sharding is not None:
             _check_lists(batch)
@@ -233,7 +203,7 @@ class JaxBatches(Iterator[Any]):
 
     def _convert_images(self, x: Any) -> Any:
         """Return converted images; compiled by JAX."""
-        name = self._images.result_dtype
+        name = self._images.dtype
         if name is not None:
             if self._images.is_normalized or x.dtype.kind == "u":
                 scale, shift = self._images.coefficients(x.dtype.name, x.shape[3])
@@ -243,15 +213,8 @@ class JaxBatches(Iterator[Any]):
         return x.transpose(0, 3, 1, 2) if self._images.layout == "NCHW" else x
 
 
-def _is_image(value: Any) -> bool:
-    """Return whether a value is an array of images."""
-    return isinstance(value, jax.Array) and value.ndim == 4 and value.dtype.name in IMAGE_SCALES
-
-
-def _is_supported(dtype: np.dtype[Any]) -> bool:
-    """Return whether JAX has numbers of a dtype, or of a narrower one."""
-    is_number = jax.dtypes.issubdtype(dtype, np.number) or dtype == np.bool_
-    return bool(is_number) and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return bool(jax.dtypes.issubdtype(dtype, np.number)) or dtype == np.bool_
 
 
 def _check_values(value: Any) -> Any:
@@ -265,40 +228,37 @@ def _check_values(value: Any) -> Any:
             raise PlanError(
                 f"{value.dtype} values from {smallest} to {largest} do not fit into {dtype}, to "
                 "which JAX converts them",
-                remedy="call jax.config.update('jax_enable_x64', True), or map them to smaller "
-                "values in batch_transform= or an augmenter",
+                remedy=f"{_X64}, or map them to smaller values in batch_transform= or an augmenter",
             )
     return value
 
 
 def _check_lists(batch: Any) -> None:
     """Reject lists of arrays, which are rows of different shapes."""
-    if isinstance(batch, list):
-        if any(isinstance(value, (np.ndarray, jax.Array)) for value in batch):
-            raise PlanError(
-                "a list of arrays cannot be divided among devices",
-                remedy="give the rows one shape with image_size=, pad= or transform=, or return a "
-                "tuple from a hook that returns several arrays",
-            )
-    elif isinstance(batch, (dict, tuple)):
-        for value in batch.values() if isinstance(batch, dict) else batch:
-            _check_lists(value)
+    columns = jax.tree.leaves(batch, is_leaf=lambda each: isinstance(each, list))
+    lists = [each for each in columns if isinstance(each, list)]
+    if any(isinstance(row, (np.ndarray, jax.Array)) for rows in lists for row in rows):
+        raise PlanError(
+            "a list of arrays cannot be divided among devices",
+            remedy="give the rows one shape with image_size=, pad= or transform=, or return a "
+            "tuple from a hook that returns several arrays",
+        )
 
 
 def _as_sharding(sharding: Any) -> Any:
-    if sharding is None or isinstance(sharding, jax.sharding.Sharding):
-        return sharding
     if isinstance(sharding, jax.Device):
         return jax.sharding.SingleDeviceSharding(sharding)
-    is_mesh = isinstance(sharding, Mesh)
-    if is_mesh and len(sharding.axis_names) == 1:
+    if isinstance(sharding, Mesh) and len(sharding.axis_names) == 1:
         return NamedSharding(sharding, PartitionSpec(sharding.axis_names[0]))
-    raise PlanError(
-        option="sharding",
-        found=f"a mesh of the axes {sharding.axis_names}" if is_mesh else sharding,
-        allowed="a jax.sharding.Sharding, a device, or a mesh with one axis",
+    is_mesh = isinstance(sharding, Mesh)
+    _check(
+        "sharding",
+        f"a mesh of the axes {sharding.axis_names}" if is_mesh else sharding,
+        sharding is None or isinstance(sharding, jax.sharding.Sharding),
+        "a jax.sharding.Sharding, a device, or a mesh with one axis",
         remedy="name the axis: NamedSharding(mesh, PartitionSpec('data'))" if is_mesh else "",
     )
+    return sharding
 
 
 @lru_cache(maxsize=64)
@@ -346,13 +306,9 @@ def _check_ranks(plan: Plan, batch: int, sharding: Any) -> None:
             "the devices of the mesh by process, as jax.devices() does",
         )
     ranks = [plan.for_rank(rank, plan.world_size, plan.mode) for rank in range(plan.world_size)]
-    steps = {rank.steps_left(batch) for rank in ranks}
-    if len(steps) > 1:
+    counts = [_row_counts(rank, batch) for rank in ranks]
+    if any(each != counts[0] for each in counts):
         raise PlanError(
-            f"ranks have {min(steps)} to {max(steps)} steps in this epoch",
-            remedy="pass remainder='fill'",
-        )
-    if any(_row_counts(rank, batch) != _row_counts(plan, batch) for rank in ranks):
-        raise PlanError(
-            f"the {plan.world_size} parts of a step have different lengths", remedy=_REMEDY
+            f"ranks have different steps or rows: {', '.join(map(str, counts))}, as rows by step",
+            remedy=_REMEDY,
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ except ImportError as error:
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
 
 from covey.adapters import convert
-from covey.adapters.conversion import ImageConversion, Layout
+from covey.adapters.image_format import ImageFormat, Layout
 from covey.adapters.torch_device import (
     DeviceCopier,
     copied_ahead,
@@ -45,7 +46,7 @@ from covey.adapters.torch_samplers import (
     find_rank,
 )
 from covey.arrays import RaggedArray, StringArray
-from covey.errors import PlanError
+from covey.errors import PlanError, check
 from covey.loader import Loader
 from covey.loader import state as states
 from covey.loader.prefetch import BatchBuilder
@@ -62,6 +63,8 @@ __all__ = [
     "tensor",
     "to_torch",
 ]
+
+_check = partial(check, error=PlanError)
 
 # Options of a DataLoader that the batches of a loader determine.
 _DETERMINED = ("batch_size", "batch_sampler", "collate_fn", "dataset", "drop_last", "sampler",
@@ -119,25 +122,18 @@ def to_torch(
     (tensor([11,  5,  7, 28]), tensor([2, 2, 1, 1]))
     """
     options = loader.options
-    if options.reuse_buffers:
-        raise PlanError(
-            "a tensor would share the memory of a batch that is overwritten",
-            option="reuse_buffers",
-            found=True,
-            allowed="False",
-        )
-    for option in _DETERMINED:
-        if option in dataloader_options:
-            raise PlanError(
-                "the batches of the loader determine it",
-                option=option,
-                found=dataloader_options[option],
-                allowed="omitted",
-            )
-    images = ImageConversion(layout, dtype, mean, std)
-    if device is None:
-        _check_no_conversion(images)
-    else:
+    reason = "a tensor would share the memory of a batch that is overwritten"
+    _check("reuse_buffers", True, not options.reuse_buffers, "False", reason=reason)
+    for option, found in dataloader_options.items():
+        reason = "the batches of the loader determine it"
+        _check(option, found, option not in _DETERMINED, "omitted", reason=reason)
+    given = {"layout": layout, "dtype": dtype, "mean": mean, "std": std}
+    remedy = "pass device='cpu', or another device="
+    for option, found in given.items() if device is None else ():
+        is_default = found is None or (option == "layout" and found == "NHWC")
+        _check(option, found, is_default, "omitted without device=", remedy=remedy)
+    images = ImageFormat(layout, dtype, mean, std)
+    if device is not None:
         device = find_device(device)
     workers = dataloader_options.get("num_workers", 0)
     if workers > 0:
@@ -162,19 +158,6 @@ def to_torch(
     )
     batches.device, batches.images = device, images
     return batches
-
-
-def _check_no_conversion(images: ImageConversion) -> None:
-    """Raise PlanError if an option that requires a device is given."""
-    given = {"layout": images.layout, "dtype": images.dtype, "mean": images.mean, "std": images.std}
-    for option, found in given.items():
-        if found not in (None, "NHWC"):
-            raise PlanError(
-                option=option,
-                found=found,
-                allowed="omitted without device=",
-                remedy="pass device='cpu', or another device=",
-            )
 
 
 def _only(batches: list[Any]) -> Any:
@@ -256,29 +239,11 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
     def __init__(self, loader: Loader, dataset: StepDataset) -> None:
         plan = loader.plan
         DistributedSampler.__init__(self, dataset, plan.world_size, plan.rank, shuffle=False)
-        EpochSampler.__init__(self, plan)
+        EpochSampler.__init__(self, loader)
         self._loader = loader
         self._dataset = dataset
         self._weights: tuple[Plan | None, list[Any]] = (None, [])
         self._update_rank()
-
-    @property
-    def plan(self) -> Plan:
-        return self._loader.plan
-
-    @property
-    def batch(self) -> int:
-        return int(self._loader.state_dict()["batch"])
-
-    @batch.setter
-    def batch(self, batch: int) -> None:
-        self._loader.move(self._loader.plan, batch)  # may be within a step, unlike seek()
-
-    def _save(self) -> dict[str, Any]:
-        return self._loader.state_dict()
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._loader.load_state_dict(state)
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
@@ -328,7 +293,7 @@ class BatchDataLoader(DataLoader[Any]):
 
     device: torch.device | None = None
     """The device that batches are copied to; None leaves them where they are."""
-    images: ImageConversion
+    images: ImageFormat
     """Conversion of images on the device."""
 
     def __iter__(self) -> Any:

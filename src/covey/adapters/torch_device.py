@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from covey.adapters import convert
-from covey.adapters.conversion import IMAGE_SCALES, ImageConversion
+from covey.adapters import convert, made_ahead
+from covey.adapters.image_format import IMAGE_SCALES, ImageFormat
 from covey.errors import PlanError
 
 # Number of batches that are copied before they are requested.
@@ -73,13 +73,13 @@ class ImageConverter:
         conversion: The conversion.
     """
 
-    def __init__(self, conversion: ImageConversion) -> None:
+    def __init__(self, conversion: ImageFormat) -> None:
         self._conversion = conversion
-        name = conversion.result_dtype
+        name = conversion.dtype
         self._dtype: torch.dtype | None = None if name is None else getattr(torch, name)
         # Half precision is computed in float32.
         self._compute = torch.float64 if self._dtype == torch.float64 else torch.float32
-        self._coefficients: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._coefficients: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         kind = str(x.dtype).removeprefix("torch.")
@@ -95,11 +95,10 @@ class ImageConverter:
             return x.to(dtype)
         key = kind, x.shape[3], x.device
         if key not in self._coefficients:
-            a, b = self._conversion.coefficients(kind, x.shape[3])
-            self._coefficients[key] = (
-                torch.tensor(a, dtype=self._compute, device=x.device),
-                torch.tensor(b, dtype=self._compute, device=x.device),
-            )
+            found = self._conversion.coefficients(kind, x.shape[3])
+            self._coefficients[key] = [
+                torch.tensor(each, dtype=self._compute, device=x.device) for each in found
+            ]
         scale, shift = self._coefficients[key]
         if x.dtype != torch.uint8:  # uint16 and float64 are not promoted to float32
             x = x.to(self._compute)
@@ -110,29 +109,17 @@ class ImageConverter:
         return torch.mul(x, scale, out=out)
 
 
-class Sent(NamedTuple):
-    """A batch on the device."""
-
-    batch: Any
-    tensors: list[torch.Tensor]
-    """Its tensors."""
-    copied: Any
-    """Event after the last operation on them; None without streams."""
-
-
 class DeviceCopier:
     """Copies batches to a device, on a stream of its own if the device has streams.
-
-    One thread at a time calls :meth:`send`; the thread that uses a batch calls :meth:`receive`.
 
     Args:
         device: The device; without an index, the current one of its type.
         images: Conversion of images.
     """
 
-    def __init__(self, device: torch.device, images: ImageConversion) -> None:
+    def __init__(self, device: torch.device, images: ImageFormat) -> None:
         self._device = device
-        self._convert = None if images.is_identity else ImageConverter(images)
+        self._convert = ImageConverter(images)
         self._streams = streams_of(device)
         if self._streams is not None:
             if ":" not in str(device):
@@ -141,46 +128,44 @@ class DeviceCopier:
             self._stream = self._streams.Stream(self._device, priority=-1)
         self._in_flight: deque[tuple[Any, Any]] = deque()
 
-    def send(self, batch: Any) -> Sent:
-        """Start to copy a batch, and return it.
+    def send(self, batch: Any) -> tuple[Any, Any]:
+        """Start to copy a batch; return it, and the event after the last operation on it.
 
         Args:
             batch: Nested tensors on the CPU; it is referenced until it is copied.
         """
-        tensors: list[torch.Tensor] = []
-
-        def move(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                value = self._move(value)
-                tensors.append(value)
-            return value
-
         if self._streams is None:
-            return Sent(convert(batch, move), tensors, None)
+            return convert(batch, self._move), None
         with self._streams.stream(self._stream):
-            result = convert(batch, move)
+            result = convert(batch, self._move)
             copied = self._stream.record_event()
         self._in_flight.append((copied, batch))
         self.wait(_MAX_IN_FLIGHT)
-        return Sent(result, tensors, copied)
+        return result, copied
 
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _move(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
         if self._streams is None:
-            tensor = tensor.to(self._device)
-        else:
-            if tensor.nbytes > _MIN_PINNED_BYTES and not tensor.is_pinned():
-                tensor = tensor.pin_memory()
-            tensor = tensor.to(self._device, non_blocking=True)
-        return tensor if self._convert is None else self._convert(tensor)
+            return self._convert(value.to(self._device))
+        if value.nbytes > _MIN_PINNED_BYTES and not value.is_pinned():
+            value = value.pin_memory()
+        return self._convert(value.to(self._device, non_blocking=True))
 
-    def receive(self, sent: Sent) -> Any:
-        """Return a batch whose tensors may be used on the current stream of the calling thread."""
-        if self._streams is not None:
-            stream = self._streams.current_stream(self._device)
-            stream.wait_event(sent.copied)
-            for each in sent.tensors:
-                each.record_stream(stream)  # until then, their memory is not reused
-        return sent.batch
+    def receive(self, sent: tuple[Any, Any]) -> Any:
+        """Return a batch whose tensors may be used on the current stream."""
+        batch, copied = sent
+        if self._streams is None:
+            return batch
+        stream = self._streams.current_stream(self._device)
+        stream.wait_event(copied)
+
+        def use(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                value.record_stream(stream)  # until then, its memory is not reused
+            return value
+
+        return convert(batch, use)
 
     def wait(self, remaining: int = 0) -> None:
         """Wait until at most `remaining` copies are in flight, and drop the other host batches."""
@@ -191,21 +176,8 @@ class DeviceCopier:
 
 
 def copied_ahead(batches: Iterator[Any], copier: DeviceCopier) -> Iterator[Any]:
-    """Yield batches on a device; the next two are copied before they are requested.
-
-    An error is raised in place of the batch that it belongs to.
-    """
-    ahead: deque[Sent] = deque()
+    """Yield batches on a device; the next two are copied before they are requested."""
     try:
-        try:
-            for batch in batches:
-                ahead.append(copier.send(batch))
-                del batch
-                if len(ahead) > _AHEAD:
-                    yield copier.receive(ahead.popleft())
-        except Exception:
-            yield from map(copier.receive, ahead)
-            raise
-        yield from map(copier.receive, ahead)
+        yield from map(copier.receive, made_ahead(map(copier.send, batches), _AHEAD))
     finally:
         copier.wait()  # native threads write into the memory of a batch as soon as it is dropped

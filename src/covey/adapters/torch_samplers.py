@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,13 +13,16 @@ import torch.distributed
 from torch.utils.data import Sampler
 
 from covey.adapters import as_array
-from covey.errors import PlanError
+from covey.errors import PlanError, check
+from covey.loader import Loader
 from covey.loader import state as states
 from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Epoch, Weights
 from covey.plan.base import Ids, check_int
 from covey.plan.weights import SmallClasses
+
+_check = partial(check, error=PlanError)
 
 Item = TypeVar("Item", covariant=True)
 
@@ -39,21 +43,41 @@ def find_rank(rank: int | None = None, world_size: int | None = None) -> tuple[i
     return here if rank is None else rank, of if world_size is None else world_size
 
 
+class Position:
+    """The position in the batches of a plan; a :class:`covey.Loader` is one, too.
+
+    Args:
+        plan: The plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.move(plan, 0)
+
+    def move(self, plan: Plan, batch: int) -> None:
+        self.plan, self._batch = plan, batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return states.save(self.plan, self._batch)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.move(*states.load(self.plan, state))
+
+
 class EpochSampler(Sampler[Item]):
-    """Base class of samplers whose iterations are epochs of a plan; it holds the position.
+    """Base class of samplers whose iterations are epochs of a plan.
 
     An iteration begins at the position and ends with the epoch. The position is moved before an
     item is yielded. If an iteration is abandoned, the next one is the next epoch, as for other
     datasets of PyTorch.
 
     Args:
-        plan: The plan.
+        position: The position, which the iterations move.
         size: Number of items per step.
     """
 
-    def __init__(self, plan: Plan, size: int = 1) -> None:
+    def __init__(self, position: Position | Loader, size: int = 1) -> None:
         self.size = size
-        self._plan, self._batch = plan, 0
+        self._position = position
         self._skip = 0  # items of the present batch that were yielded
         self._left: tuple[int, int] | None = None  # where the last iteration has moved the position
         self._next = 0  # first batch of the next iteration
@@ -66,16 +90,12 @@ class EpochSampler(Sampler[Item]):
     @property
     def plan(self) -> Plan:
         """The plan: which examples a batch has."""
-        return self._plan
+        return self._position.plan
 
     @property
     def batch(self) -> int:
-        """The position: index of the first batch of the next step, over all ranks."""
-        return self._batch
-
-    @batch.setter
-    def batch(self, batch: int) -> None:
-        self._batch = batch
+        """Index of the first batch of the next step, over all ranks."""
+        return int(self._position.state_dict()["batch"])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} per epoch of {self.plan!r}>"
@@ -118,8 +138,8 @@ class EpochSampler(Sampler[Item]):
             batch = first + plan.batches_per_step
             if not plan.is_endless:
                 batch = min(batch, plan.end_of_epoch(first))
-        self.batch, self._skip = self._left = batch, items
-        self._is_drained = batch == self._next
+        self._move(batch, items)
+        self._left, self._is_drained = (batch, items), batch == self._next
 
     def end(self) -> None:
         """Move to the next epoch."""
@@ -127,7 +147,8 @@ class EpochSampler(Sampler[Item]):
         self._left = self._next, 0
 
     def _move(self, batch: int, skip: int = 0) -> None:
-        self.batch, self._skip, self._left, self._is_drained = batch, skip, None, False
+        self._position.move(self.plan, batch)  # may be within a step, unlike seek()
+        self._skip, self._left, self._is_drained = skip, None, False
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with `epoch`, or at the position that was loaded within it."""
@@ -140,18 +161,12 @@ class EpochSampler(Sampler[Item]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a JSON object, which loaders of the same batches accept."""
-        state = self._save()
+        state = self._position.state_dict()
         if self._skip:
             state["skip"] = self._skip
         if self._is_drained:  # the next iteration is empty
             state["drained"] = True
         return state
-
-    def _save(self) -> dict[str, Any]:
-        return states.save(self.plan, self.batch)
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._plan, self._batch = states.load(self.plan, state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of another sampler or loader, with any number of ranks.
@@ -160,10 +175,9 @@ class EpochSampler(Sampler[Item]):
             PlanError: If it is not a valid state, or the state of other batches.
         """
         skip = state.get("skip", 0) if isinstance(state, Mapping) else 0
-        if type(skip) is not int or not 0 <= skip < self.size:
-            allowed = f"an integer from 0 to {self.size - 1}"
-            raise PlanError("the state is corrupt", option="skip", found=skip, allowed=allowed)
-        self._load(state)
+        is_valid = type(skip) is int and 0 <= skip < self.size
+        _check("skip", skip, is_valid, f"an integer from 0 to {self.size - 1}")
+        self._position.load_state_dict(state)
         self._move(self.batch, skip)
         self._is_drained = state.get("drained") is True
 
@@ -214,7 +228,7 @@ class PlanBatchSampler(EpochSampler[list[int]]):
     """
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+        super().__init__(Position(plan))
 
     def items(self, batch: int) -> list[list[int]]:
         return [_draw(self.plan, batch)]
@@ -318,15 +332,19 @@ class MPerClassSampler(EpochSampler[int]):
         distinct, class_ids = np.unique(as_array(labels), return_inverse=True)
         self.labels: list[Any] = distinct.tolist()
         self._class_ids = class_ids.reshape(-1)
-        if not self.labels:
-            raise PlanError(option="labels", found=[], allowed="at least one label")
+        _check("labels", [], self.labels, "at least one label")
         self.m_per_class = check_int("m", int(m), 1)
         self.batch_size = None if batch_size is None else int(batch_size)
         self.length_of_single_pass = self.m_per_class * len(self.labels)
         length = check_int("length_before_new_iter", int(length_before_new_iter), 1)
         size = self.length_of_single_pass if self.batch_size is None else self.batch_size
-        if self.batch_size is not None:
-            self._check(self.batch_size, length)
+        bounds = (
+            (size > 0 and size % self.m_per_class == 0, f"a multiple of m, {self.m_per_class}"),
+            (size <= self.length_of_single_pass, f"<= {self.length_of_single_pass}, m per class"),
+            (size <= length, f"<= length_before_new_iter, which is {length}"),
+        )
+        for is_valid, allowed in bounds if self.batch_size is not None else ():
+            check("batch_size", size, is_valid, allowed, error=MPerClassError)
         self.list_size = length - length % size if size < length else length
         plan = BalancedPlan(
             class_ids,
@@ -336,7 +354,7 @@ class MPerClassSampler(EpochSampler[int]):
             steps_per_epoch=max(1, self.list_size // size),
         )
         plan = plan.for_rank(*find_rank(rank, world_size), "independent")
-        super().__init__(plan, min(size, self.list_size))
+        super().__init__(Position(plan), min(size, self.list_size))
 
     @property
     def labels_to_indices(self) -> dict[Any, Ids]:
@@ -344,17 +362,6 @@ class MPerClassSampler(EpochSampler[int]):
         order = np.argsort(self._class_ids, kind="stable")
         ends = np.cumsum(np.bincount(self._class_ids))[:-1]
         return dict(zip(self.labels, np.split(order, ends), strict=True))
-
-    def _check(self, batch_size: int, length: int) -> None:
-        if batch_size < 1 or batch_size % self.m_per_class:
-            allowed = f"a multiple of m, which is {self.m_per_class}"
-        elif batch_size > self.length_of_single_pass:
-            allowed = f"<= {self.length_of_single_pass}, m examples of every class"
-        elif batch_size > length:
-            allowed = f"<= length_before_new_iter, which is {length}"
-        else:
-            return
-        raise MPerClassError(option="batch_size", found=batch_size, allowed=allowed)
 
     def __len__(self) -> int:
         """Return the number of examples per iteration."""

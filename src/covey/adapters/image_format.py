@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 IMAGE_SCALES = {"uint8": 255.0, "uint16": 65535.0, **dict.fromkeys(FLOATS, 1.0)}
 
 
-class ImageKeywords(TypedDict, total=False):
-    """Keyword arguments of :class:`ImageConversion`, for signatures that accept all of them."""
-
-    layout: Layout
-    dtype: Any
-    mean: float | Sequence[float] | None
-    std: float | Sequence[float] | None
-
-
-@dataclass(frozen=True)
-class ImageConversion:
+@dataclass
+class ImageFormat:
     """What happens to the images of a batch on the device.
 
     Images are the arrays of four dimensions (rows, height, width, channels) of uint8, uint16 or
@@ -49,7 +40,7 @@ class ImageConversion:
     Raises:
         PlanError: If an option is invalid.
 
-    >>> ImageConversion(dtype="float32", mean=0.5).coefficients("uint8", 1)
+    >>> ImageFormat(dtype="float32", mean=0.5).coefficients("uint8", 1)
     (array([0.00392157]), array([-0.5]))
     """
 
@@ -60,32 +51,13 @@ class ImageConversion:
 
     def __post_init__(self) -> None:
         _check("layout", self.layout, self.layout in get_args(Layout), get_args(Layout))
-        if self.dtype is not None:
-            object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for option, allowed in (("mean", "finite numbers"), ("std", "finite numbers above 0")):
-            value = getattr(self, option)
-            if value is not None:
-                object.__setattr__(self, option, _channel_values(option, value, allowed))
-        lengths = {len(each) for each in (self.mean, self.std) if isinstance(each, tuple)} - {1}
-        reason = f"mean= has {len(self._tuple('mean'))} values"
-        _check("std", self.std, len(lengths) <= 1, "as many", reason=reason)
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether images are not changed."""
-        return self.layout == "NHWC" and self.result_dtype is None
-
-    @property
-    def result_dtype(self) -> str | None:
-        """Name of the type of converted images, or None if they are not converted."""
-        if self.dtype is None and self.mean is None and self.std is None:
-            return None
-        return str(self.dtype or "float32")
-
-    @property
-    def is_normalized(self) -> bool:
+            if getattr(self, option) is not None:
+                setattr(self, option, _channel_values(option, getattr(self, option), allowed))
+        self.is_normalized = self.mean is not None or self.std is not None
         """Whether a mean is subtracted, or the result divided by a standard deviation."""
-        return self.mean is not None or self.std is not None
+        if self.dtype is not None or self.is_normalized:  # the name of the type of the result
+            self.dtype = _dtype_name("float32" if self.dtype is None else self.dtype)
 
     def coefficients(
         self, dtype: str, channels: int
@@ -99,23 +71,15 @@ class ImageConversion:
         Raises:
             FeatureError: If `mean` or `std` has another number of channels.
         """
-        mean, std = self._tuple("mean", 0.0), self._tuple("std", 1.0)
-        for option, values in (("mean", mean), ("std", std)):
-            check(
-                option,
-                values,
-                len(values) in (1, channels),
-                "one value, or one per channel",
-                error=FeatureError,
-                reason=f"images have {channels} channels",
-            )
-        deviation = np.broadcast_to(np.array(std), (channels,))
-        scale = 1.0 / (IMAGE_SCALES[dtype] * deviation)
-        return scale, -np.broadcast_to(np.array(mean), (channels,)) / deviation
-
-    def _tuple(self, option: str, default: float = 0.0) -> tuple[float, ...]:
-        value = getattr(self, option)
-        return value if isinstance(value, tuple) else (default,)
+        reason, allowed = f"images have {channels} channels", "one value, or one per channel"
+        found = []
+        for option, default in (("mean", 0.0), ("std", 1.0)):
+            values = (default,) if getattr(self, option) is None else getattr(self, option)
+            is_valid = len(values) in (1, channels)
+            check(option, values, is_valid, allowed, error=FeatureError, reason=reason)
+            found.append(np.broadcast_to(np.array(values), (channels,)))
+        mean, std = found
+        return 1.0 / (IMAGE_SCALES[dtype] * std), -mean / std
 
 
 def _dtype_name(dtype: Any) -> str:
