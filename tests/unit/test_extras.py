@@ -23,7 +23,7 @@ MODULES = {
     "jpeg": ["schema/pillow.py"],
     "gzip": ["reading/decompressed.py"],
     "parquet": ["sources/parquet.py"],
-    "tensorflow": ["adapters/tensorflow"],
+    "tensorflow": ["adapters/tensorflow.py"],
     "keras": ["adapters/keras.py"],
     "tfds": ["samplers/tfds.py"],
     "torch": ["adapters/torch.py", "adapters/torch_device.py", "adapters/torch_samplers.py"],

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow import group_size, make_dataset
-from covey.adapters.tensorflow.map_examples import map_examples
-from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
+from covey.adapters.tensorflow import (
+    BatchSpec,
+    group_size,
+    make_dataset,
+    map_examples,
+    no_autograph,
+    tf,
+)
 from covey.errors import DatasetError, FeatureError
 from covey.loader import Loader, LoadOptions
 from covey.plan import BalancedPlan

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow import group_size, make_dataset
-from covey.adapters.tensorflow.map_examples import map_examples
-from covey.adapters.tensorflow.tensors import BatchSpec, tf
+from covey.adapters.tensorflow import BatchSpec, group_size, make_dataset, map_examples, tf
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, current_files, files_layout, find_layout
 from covey.dataset.open import open_layout
