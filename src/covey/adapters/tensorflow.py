@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -440,19 +440,16 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
             batches.append(loader.copy(format=form.with_extra_padding()).batch(step))
     else:
         batches = [form.build(np.zeros(0, np.int64), None, BatchKey(0, 0), lambda: None)]
-    specs = [tf.nest.map_structure(_spec_of, tidy(each)) for each in batches]
-    spec = reduce(partial(tf.nest.map_structure, _common), specs)
+    tensors = [tf.nest.map_structure(tensor, tidy(each)) for each in batches]
+    spec = tf.nest.map_structure(_common_spec, *tensors)
     if rows is None or not form.has_hooks:  # a hook may return another number of rows
         spec = tf.nest.map_structure(partial(_with_rows, rows), spec)
     return BatchSpec(spec, None if form.is_native else tidy)
 
 
-def _spec_of(value: Any) -> Any:
-    return tf.type_spec_from_value(tensor(value))
-
-
-def _common(left: Any, right: Any) -> Any:
-    return left.most_specific_common_supertype([right])
+def _common_spec(*tensors: Any) -> Any:
+    first, *others = map(tf.type_spec_from_value, tensors)
+    return first.most_specific_common_supertype(others)
 
 
 def _with_rows(rows: int | None, spec: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,9 +18,7 @@ from covey.loader import Loader
 from covey.loader import state as states
 from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
-from covey.plan.balanced import Epoch, Weights
 from covey.plan.base import Ids, check_int
-from covey.plan.weights import SmallClasses
 
 _check = partial(check, error=PlanError)
 
@@ -243,16 +241,13 @@ class BalancedBatchSampler(PlanBatchSampler):
         classes_per_batch: P, of all ranks together if they share a batch.
         examples_per_class: K.
         seed: Seed of all random choices.
-        steps_per_epoch: As for :class:`covey.plan.BalancedPlan`, like the next four.
-        class_list: Classes to draw from.
-        total_examples_per_class: Maximum number of examples to use of each class.
-        small_classes: How to handle classes with fewer than K examples.
-        class_weights: Relative frequencies of the classes.
         rank: Index of this process (default: that of ``torch.distributed``, if initialised, or of
             Ray Train).
         world_size: Number of processes (default: that of ``torch.distributed``, if initialised).
         mode: ``"split"`` divides the classes of every batch among the ranks; ``"independent"``
             gives every rank batches of its own.
+        options: `steps_per_epoch`, `class_list`, `total_examples_per_class`, `small_classes` and
+            `class_weights`, as for :class:`covey.plan.BalancedPlan`.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
     >>> batches = BalancedBatchSampler(labels, classes_per_batch=2, examples_per_class=2, seed=1)
@@ -267,26 +262,13 @@ class BalancedBatchSampler(PlanBatchSampler):
         examples_per_class: int = 2,
         *,
         seed: int = 0,
-        steps_per_epoch: Epoch = "examples",
-        class_list: Iterable[int | str | bytes] | None = None,
-        total_examples_per_class: int | None = None,
-        small_classes: SmallClasses = "repeat",
-        class_weights: Weights | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         mode: Mode = "split",
+        **options: Any,
     ) -> None:
-        plan = BalancedPlan(
-            as_array(labels) if isinstance(labels, torch.Tensor) else labels,
-            classes_per_batch,
-            examples_per_class,
-            seed,
-            class_list=class_list,
-            total_examples_per_class=total_examples_per_class,
-            small_classes=small_classes,
-            class_weights=class_weights,
-            steps_per_epoch=steps_per_epoch,
-        )
+        given = as_array(labels) if isinstance(labels, torch.Tensor) else labels
+        plan = BalancedPlan(given, classes_per_batch, examples_per_class, seed, **options)
         super().__init__(plan.for_rank(*find_rank(rank, world_size), mode))
 
 
