@@ -13,9 +13,7 @@ import subprocess
 import sys
 import weakref
 from contextlib import suppress
-from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,7 +23,7 @@ from written import write
 
 from covey import Image, Sparse, Tensor
 from covey.adapters.tensorflow import group_size, tensor
-from covey.errors import FeatureError, ImageSizeError
+from covey.errors import FeatureError
 from covey.schema import RaggedArray, SparseArray, StringArray
 
 
@@ -56,23 +54,6 @@ def steps(dataset, count=None):
 # Types of batches.
 
 
-@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "ragged", "gzip"])
-def test_element_spec(made, kind):
-    batches = made(kind).batches(3, 2, seed=1).to_tf()
-    assert batches.element_spec[1] == tf.TensorSpec([6], tf.int64)
-    found = tf.nest.map_structure(tf.type_spec_from_value, next(iter(batches)))
-    matches = tf.nest.map_structure(
-        lambda spec, other: spec.is_compatible_with(other), batches.element_spec, found
-    )
-    assert all(tf.nest.flatten(matches))
-
-
-def test_element_spec_of_a_dict(made):
-    batches = made("many").sequential(4, as_dict=True, select=["x", "half"]).to_tf()
-    assert list(batches.element_spec) == ["x", "half", "label"]
-    assert batches.element_spec["half"] == tf.TensorSpec([4], tf.float16)
-
-
 def test_tensors_share_aligned_memory(tmp_path):
     """Also with tf.data's prefetch and map; the memory is reused when the tensors are gone."""
     addresses = {}
@@ -100,20 +81,6 @@ def test_tensors_share_aligned_memory(tmp_path):
     assert len(found) < 50  # of 100 arrays
 
 
-@pytest.mark.parametrize(("rows", "group"), [(1, 8), (2**17, 8), (2**18, 4), (2**19 + 1, 1)])
-def test_large_batches_are_not_stacked(rows, group):
-    assert group_size(rows) == group
-    assert group_size(rows * 64) == max(1, min(group, 2**20 // (rows * 64)))
-
-
-def test_batches_without_labels(tmp_path):
-    write([{"x": [n, 1.0]} for n in range(6)], tmp_path / "data", shuffle=False)
-    with opened(tmp_path / "data") as dataset:
-        batches = dataset.sequential(3).to_tf()
-        assert batches.element_spec == tf.TensorSpec([3, 2], tf.float32)
-        assert [numbers_of(x) for x in batches] == [[0, 1, 2], [3, 4, 5]]
-
-
 COLUMNS = {
     "text": ("str", "owl" * 3, tf.TensorSpec([None], tf.string)),
     "strings": (Tensor("str", (2,)), ["owl", "ö"], tf.TensorSpec([None, 2], tf.string)),
@@ -134,180 +101,143 @@ COLUMNS = {
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_of_all_types(tmp_path, name):
     kind, value, spec = COLUMNS[name]
-    many = [{name: value, "label": n % 2} for n in range(5)]
-    write(many, tmp_path / "data", features={name: kind, "label": "int64"}, label="label")
+    write([{name: value} for _ in range(5)], tmp_path / "data", features={name: kind})
     with opened(tmp_path / "data") as dataset:
-        batches = dataset.sequential(2, select=name).to_tf()
-        assert batches.element_spec[0] == spec
-        encoded = [value.encode()] if isinstance(value, str) else value
-        encoded = [s.encode() if isinstance(s, str) else s for s in encoded]
-        found = [row for x, _ in batches for row in as_lists(x)]
-        assert found == (encoded if isinstance(value, str) else [encoded]) * 5
+        batches = dataset.sequential(2).to_tf()
+        assert batches.element_spec == spec
+        rows = [row for x in batches for row in as_lists(x)]
+        assert rows == [tf.nest.map_structure(encoded, value)] * 5
 
 
-def test_ragged_rows_without_a_tensor_type(tmp_path):
-    kind = Tensor("uint8", (None, None), encoding="bytes")
-    many = [{"x": np.zeros((n, 2), np.uint8), "label": 0} for n in range(5)]
-    write(many, tmp_path / "data", features={"x": kind, "label": "int64"}, label="label")
-    with opened(tmp_path / "data") as dataset:
-        with pytest.raises(FeatureError, match="pad them in batch_transform="):
-            dataset.sequential(2).to_tf()
-        padded = dataset.sequential(2, batch_transform=lambda x, y: (np.zeros((len(y), 4)), y))
-        assert padded.to_tf().element_spec[0] == tf.TensorSpec([None, 4], tf.float64)
+def encoded(value):
+    return value.encode() if isinstance(value, str) else value
+
+
+def test_tensors_of_arrays():
+    for name, kind in (("uint16", "u2"), ("int32", ">i4")):
+        found = tensor(np.arange(3, dtype=kind))
+        assert (found.dtype, found.numpy().tolist()) == (name, [0, 1, 2])
+    assert tensor(StringArray.of(["owl", "ö"])).numpy().tolist() == [b"owl", "ö".encode()]
+    assert tensor(np.array(["owl", "ö"])).numpy().tolist() == [b"owl", "ö".encode()]
+    assert tensor(RaggedArray.of([[1], [2, 3], [4]])[1:]).to_list() == [[2, 3], [4]]
+    sparse = tensor(SparseArray(np.array([[3], [1]]), np.array([7.0, 5.0]), (4,)))
+    assert tf.sparse.to_dense(sparse).numpy().tolist() == [0, 5, 0, 7]
+    given = tf.constant(3)
+    assert tensor(given) is given
 
 
 def halve(x, y):
     return {**x, "half": x["x"] / 2, "first": x["x"][:, :1]}, y
 
 
-def test_element_spec_of_padded_features(made):
-    def specs(**options):
-        spec = made("ragged").batches(4, 2, steps_per_epoch=9, **options).to_tf().element_spec[0]
-        assert spec["x_length"] == tf.TensorSpec([8], tf.int64)
-        return {name: tuple(each.shape) for name, each in spec.items() if name != "x_length"}
-
-    assert specs(pad=0) == {"x": (8, None)}
-    assert specs(pad=0, pad_length=5) == {"x": (8, 5)}
-    # The first and the last batch have rows of the same length.
-    assert specs(pad=0, transform=lambda each: {"x": each["x"][:1]}) == {"x": (8, None)}
-    hooked = specs(pad=0, batch_transform=halve)
-    assert hooked == {"x": (8, None), "half": (8, None), "first": (8, 1)}
-
-
-# Shapes that differ.
+@pytest.mark.parametrize(
+    ("options", "shapes"),
+    [
+        ({}, {"x": (8, None)}),
+        ({"pad_length": 5}, {"x": (8, 5)}),
+        # The first and the last batch have rows of the same length.
+        ({"transform": lambda each: {"x": each["x"][:1]}}, {"x": (8, None)}),
+        ({"batch_transform": halve}, {"x": (8, None), "half": (8, None), "first": (8, 1)}),
+    ],
+)
+def test_element_spec_of_padded_features(made, options, shapes):
+    loader = made("ragged").batches(4, 2, steps_per_epoch=9, pad=0, **options)
+    spec = loader.to_tf().element_spec[0]
+    assert {name: tuple(each.shape) for name, each in spec.items()} == {**shapes, "x_length": (8,)}
 
 
 @pytest.mark.parametrize(
-    ("remainder", "rows", "epoch"),
-    [("keep", [None], [70, 70, 40]), ("drop", [70], [70, 70]), ("fill", [70], [70, 70, 70])],
+    ("options", "rows"),
+    [
+        ({}, None),
+        ({"remainder": "drop"}, 70),
+        ({"remainder": "fill"}, 70),
+        ({"rank": 1, "world_size": 2, "remainder": "drop"}, 35),
+    ],
 )
-def test_length_of_the_last_batch(dataset, remainder, rows, epoch):
-    batches = dataset.shuffled(70, remainder=remainder).to_tf()
-    assert batches.element_spec[1] == tf.TensorSpec(rows, tf.int64)
-    assert [len(y) for _, y in batches] == epoch
-
-
-def test_ranks_are_not_sharded_again(dataset):
-    loader = dataset.shuffled(7, rank=1, world_size=2, remainder="drop")
+def test_length_of_the_last_batch(dataset, options, rows):
+    loader = dataset.shuffled(70, **options)
     batches = loader.copy().to_tf()
-    assert batches.element_spec[1] == tf.TensorSpec([len(loader.batch(0)[1])], tf.int64)
+    assert batches.element_spec[1] == tf.TensorSpec([rows], tf.int64)
     assert steps(batches) == [numbers_of(x) for x, _ in loader]
-    off = tf.data.experimental.AutoShardPolicy.OFF
-    assert batches.options().experimental_distribute.auto_shard_policy == off
+    policy = batches.options().experimental_distribute.auto_shard_policy
+    assert (policy == tf.data.experimental.AutoShardPolicy.OFF) == ("rank" in options)
 
 
-def write_images(directory, sizes):
-    many = [
-        {"x": np.full((size, 4, 3), n, np.uint8), "label": n % 2} for n, size in enumerate(sizes)
-    ]
-    features = {"x": Image((None, None, 3)), "label": "int64"}
-    write(many, directory, features=features, label="label", shuffle=False)
-    return opened(directory)
-
-
-def test_images_of_different_sizes(tmp_path):
-    with write_images(tmp_path / "data", [4] * 4 + [5, 4] * 2 + [4] * 4) as dataset:
-        for part in (dataset, dataset.select(range(4, 8))):
-            with pytest.raises(ImageSizeError) as caught:
-                part.sequential(4)
-            assert (caught.value.option, caught.value.found) == ("image_size", None)
-        same = dataset.select(range(4)).sequential(4).to_tf()
-        assert same.element_spec[0] == tf.TensorSpec([4, 4, 4, 3], tf.uint8)
-        with pytest.raises(FeatureError) as caught:
-            dataset.sequential(4, image_size="ragged").to_tf()
-        assert (caught.value.option, caught.value.found) == ("image_size", "ragged")
-        sized = dataset.sequential(4, image_size=6).to_tf()
-        assert sized.element_spec[0] == tf.TensorSpec([4, 6, 6, 3], tf.uint8)
-        assert len(list(sized)) == 3
-
-
-# Hooks.
+# Hooks: their next batch has the type of all.
 
 
 def test_hooks_change_the_type_of_batches(dataset):
+    """Hooks are called for the next batch of the loader only."""
+    seen = []
+
     def once(example):
         return {"x": example["x"] * 2, "name": "owl", "label": example["label"]}
 
     def twice(x, y):
-        return [x["x"].astype(np.float64), tf.constant(y), x["name"]]
+        seen.append(numbers_of(x["x"] / 2))
+        return [x["x"].astype(np.float64), tf.constant(y), x["name"], [[1], [2]]]
 
-    batches = dataset.sequential(30, transform=once, batch_transform=twice).to_tf()
-    assert batches.element_spec == (
-        tf.TensorSpec([30, 2, 3], tf.float64),
-        tf.TensorSpec([30], tf.int64),
-        tf.TensorSpec([30], tf.string),
-    )
-    found = [[int(row[0, 0]) for row in x] for x, _, _ in batches]
-    assert found == np.arange(0, 2 * COUNT, 2).reshape(-1, 30).tolist()
-
-
-def widen_in_the_middle(x, y):
-    return (np.zeros((len(y), 9 if x[0, 0, 0] == 60 else 5)), y)
-
-
-def test_a_batch_of_another_shape(dataset):
-    """Hooks are called once to find the type of batches, for the next batch of the loader."""
-    loader = dataset.sequential(60, batch_transform=widen_in_the_middle)
-    message = r"\[60,9\] is not compatible with expected shape \[60,5\]"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        list(loader.to_tf())
+    loader = dataset.sequential(70, transform=once, batch_transform=twice)
     loader.seek(1)
-    assert loader.to_tf().element_spec[0] == tf.TensorSpec([60, 9], tf.float64)
-    loader.seek(0)
+    batches = loader.to_tf()
+    assert batches.element_spec == (
+        tf.TensorSpec([None, 2, 3], tf.float64),
+        tf.TensorSpec([None], tf.int64),
+        tf.TensorSpec([None], tf.string),
+        tf.TensorSpec([None, 1], tf.int64),
+    )
+    assert seen == [list(range(70, 140))]
+    found = [[int(row[0, 0]) // 2 for row in x] for x, *_ in batches]
+    assert found == [list(range(70, 140)), list(range(140, COUNT))]
+
+
+def wide(x, y):
+    return np.zeros((len(y), 9 if x[0, 0, 0] == 60 else 5)), y
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (wide, r"\[60,9\] is not compatible with expected shape \[60,5\]"),
+        (lambda x, y: {"x": x, "zy"[int(x[0, 0, 0] < 60)]: y}, r"keys type=list str=.'x', 'z'"),
+        (lambda x, y: (x, y) if x[0, 0, 0] < 60 else (x, y, y), "same nested structure"),
+        (lambda x, y: (x if x[0, 0, 0] < 60 else x.astype(int), y), "(?s)int64.*float"),
+    ],
+    ids=["shape", "keys", "length", "dtype"],
+)
+def test_a_batch_of_another_type(dataset, hook, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        list(dataset.sequential(60, batch_transform=hook).to_tf())
+
+
+def test_element_spec(dataset):
+    loader = dataset.sequential(60, batch_transform=wide)
     spec = (tf.TensorSpec([60, None], tf.float64), tf.TensorSpec([60], tf.int64))
     assert [x.shape[1] for x, _ in loader.to_tf(element_spec=spec)] == [5, 9, 5]
 
 
-def test_a_batch_of_another_structure(dataset):
-    def odd(x, y):
-        return {"x": x, "z": y} if x[0, 0, 0] == 60 else {"x": x, "y": y}
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"keys type=list str=.'x', 'z'"):
-        list(dataset.sequential(60, batch_transform=odd).to_tf())
-
-
-def test_types_are_found_without_reading_batches(made):
-    """Hooks see one batch, and only the rows of the loader's next batch."""
-    seen = []
-    loader = made("numbers").sequential(
-        70, batch_transform=lambda x, y: (seen.append(x), (x, y))[1]
-    )
-    loader.seek(1)
-    spec = loader.to_tf().element_spec
-    assert spec == (tf.TensorSpec([None, 2, 3], tf.float32), tf.TensorSpec([None], tf.int64))
-    assert [numbers_of(x) for x in seen] == [list(range(70, 140))]
+def test_batches_without_a_type(tmp_path):
+    kinds = {"x": Tensor("uint8", (None, None), encoding="bytes"), "image": Image((None, None, 3))}
+    many = [{name: np.zeros((n, 2, 3)[: 2 + (name == "image")], np.uint8) for name in kinds}
+            for n in range(1, 6)]  # fmt: skip
+    write(many, tmp_path / "data", features=kinds)
+    with opened(tmp_path / "data") as dataset:
+        with pytest.raises(FeatureError, match="pad them in batch_transform="):
+            dataset.sequential(2, select="x").to_tf()
+        padded = dataset.sequential(2, select="x", batch_transform=lambda x: np.zeros((len(x), 4)))
+        assert padded.to_tf().element_spec == tf.TensorSpec([None, 4], tf.float64)
+        with pytest.raises(FeatureError) as caught:
+            dataset.sequential(2, select="image", image_size="ragged").to_tf()
+        assert (caught.value.option, caught.value.found) == ("image_size", "ragged")
+        rows = dataset.sequential(2, select="x", batch_transform=lambda x: {"x": list(x)})
+        with pytest.raises(FeatureError, match=r"shapes of the rows.*pad="):
+            rows.to_tf()
 
 
-def test_values_without_a_tensor_type(dataset):
-    with pytest.raises(ValueError, match="Unsupported object type"):
-        dataset.sequential(60, batch_transform=lambda x, y: (x, object())).to_tf()
-
-
-# Errors.
-
-
-def test_a_shard_that_is_modified_while_open(tmp_path):
-    dataset = make(tmp_path / "data", "numbers")
-    batches = dataset.sequential(20).to_tf()
-    assert len(dataset[:]["x"]) == COUNT  # opens all shards
-    shard = Path(dataset.place(90).name)
-    with shard.open("r+b") as file:
-        file.seek(dataset.place(90).offset + 20)
-        file.write(b"?")
-    with pytest.raises(tf.errors.UnknownError, match=f"FileChangedError: .*{shard.name}"):
-        list(batches)
-
-
-def test_an_error_of_a_hook_has_its_location(dataset):
-    def refuse(example):
-        if example["x"][0, 0] == 70:
-            raise LookupError("no such bird")
-        return example
-
-    with pytest.raises(
-        tf.errors.UnknownError, match=r"(?s)LookupError: no such bird.*in transform= of"
-    ):
-        list(dataset.sequential(60, transform=refuse).to_tf())
+@pytest.mark.parametrize(("rows", "group"), [(1, 8), (2**17, 8), (2**18, 4), (2**19 + 1, 1)])
+def test_large_batches_are_not_stacked(rows, group):
+    assert group_size(rows) == group
 
 
 # Epochs.
@@ -409,38 +339,6 @@ def test_resume_from_checkpoint(made, tmp_path, kind, prefetch, stops):
 
 
 # Training.
-
-
-def test_fit(dataset):
-    seen = []
-
-    class Recorder(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(3)
-
-        def build(self, shape):
-            self.dense.build((None, 6))
-            self.built = True
-
-        def call(self, x):
-            return self.dense(tf.reshape(x, [-1, 6]))
-
-        def train_step(self, data):
-            seen.append(numbers_of(data[0]))
-            return super().train_step(data)
-
-    model = Recorder()
-    model.build((None, 2, 3))
-    model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
-    loader, valid = (
-        dataset.where(label=[0, 1, 2]).batches(3, 4, seed=seed, steps_per_epoch=4)
-        for seed in (1, 2)
-    )
-    for _ in range(2):  # another dataset of the same loader continues
-        model.fit(loader.to_tf(), epochs=2, verbose=0, shuffle=False, validation_data=valid.to_tf())
-    assert seen == [numbers_of(loader.batch(step)[0]) for step in range(16)]
-    assert loader.epoch == valid.epoch == 4
 
 
 def numbered(number):
@@ -667,20 +565,3 @@ callbacks = [
 model.fit(loader.to_tf().prefetch(2), epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
 print(loader.step, loader.epoch)
 """
-
-
-# Tensors of arrays.
-
-
-def test_tensors_of_arrays():
-    assert tensor(np.arange(3, dtype=np.uint16)).dtype == tf.uint16
-    assert tensor(np.arange(3, dtype=">i4")).numpy().tolist() == [0, 1, 2]
-    assert tensor(StringArray.of(["owl", "ö"])).numpy().tolist() == [b"owl", "ö".encode()]
-    assert tensor(np.array(["owl"])).numpy().tolist() == [b"owl"]
-    assert tensor(RaggedArray.of([[1, 2], []])).to_list() == [[1, 2], []]
-    assert tensor(RaggedArray.of([[1], [2, 3], [4]])[1:]).to_list() == [[2, 3], [4]]
-    sparse = tensor(SparseArray(np.array([[3], [1]]), np.array([7.0, 5.0]), (4,)))
-    assert tf.sparse.to_dense(sparse).numpy().tolist() == [0, 5, 0, 7]
-    given = tf.constant(3)
-    assert tensor(given) is given
-    assert int(tensor(5)) == 5

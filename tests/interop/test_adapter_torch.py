@@ -16,10 +16,19 @@ import pytest
 import torch
 from loaded import LABELS, native_threads, numbers_of, settles
 from pytorch_metric_learning.samplers import MPerClassSampler as OriginalSampler
-from sampled import is_fair
 from torch.utils.data import DataLoader, DistributedSampler
-from torch.utils.data._utils.pin_memory import pin_memory
-from torch_data import STEPS, Users, balanced, epoch, flat, load, numbers, read, stateful
+from torch_data import (
+    STEPS,
+    Users,
+    balanced,
+    epoch,
+    flat,
+    load,
+    m_per_class,
+    numbers,
+    read,
+    stateful,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from covey.adapters.torch import (
@@ -37,6 +46,8 @@ from covey.plan import BalancedPlan
 
 # torchdata uses what this version of PyTorch calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
+STRINGS = [f"{label:02}" for label in LABELS]
 
 # First steps.
 
@@ -86,30 +97,15 @@ def test_a_tensor_shares_the_memory_of_its_array(dtype):
     assert (array[0, 0], array[1, 1]) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(6).reshape(2, 3)[:, ::-1],
-        np.arange(4).astype(">i4"),
-        np.ones(3, "i1,i4")["f1"],
-        np.array(5)[()],
-        np.zeros((0, 3)),
-    ],
-)
-def test_arrays_of_all_layouts(array):
-    found = tensor(array)
-    assert isinstance(found, torch.Tensor)
-    assert found.tolist() == array.tolist()
-    assert found.shape == array.shape
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["wren", b"wren", 3, 2.5, None, np.array(["a", None]), np.array(["2024-01-01"], "M8"),
-     torch.zeros(3)],
-)  # fmt: skip
-def test_values_that_are_returned_unchanged(value):
-    assert tensor(value) is value
+def test_values_of_all_kinds():
+    reverse, packed = np.arange(6).reshape(2, 3)[:, ::-1], np.ones(3, "i1,i4")["f1"]
+    for array in (reverse, np.arange(4).astype(">i4"), packed, np.array(5)[()], np.zeros((0, 3))):
+        found = tensor(array)
+        assert isinstance(found, torch.Tensor)
+        assert (found.tolist(), found.shape) == (array.tolist(), array.shape)
+    unchanged = [np.array(["a", None]), np.array(["2024-01-01"], "M8"), torch.zeros(3)]
+    for value in ("wren", b"wren", 3, 2.5, None, *unchanged):
+        assert tensor(value) is value
 
 
 def test_strings_and_ragged_arrays():
@@ -151,6 +147,9 @@ def test_types_and_options(ds):
         assert (batches.num_workers, batches.prefetch_factor) == (2, 4)
         assert len(batches) == len(batches.sampler) == len(batches.dataset) == STEPS
     load(ds, batch_transform=lambda x, y: (x, y)).to_torch(num_workers=2)  # no warning
+    sampler = load(ds, rank=1, world_size=2).to_torch().sampler
+    assert isinstance(sampler, DistributedSampler)
+    assert (sampler.rank, sampler.num_replicas) == (1, 2)
     for option in ("batch_size", "shuffle", "sampler", "collate_fn"):
         with pytest.raises(PlanError) as caught:
             load(ds).to_torch(**{option: None})
@@ -182,26 +181,6 @@ def test_consecutive_steps_are_prefetched(ds):
     found += [numbers(dataset[step]) for step in range(1, STEPS)]
     assert found == epoch(load(ds).plan, 0)
     assert sorted(built) == list(range(STEPS))
-
-
-def test_the_sampler_is_a_distributed_sampler(ds):
-    sampler = load(ds, rank=1, world_size=2).to_torch().sampler
-    assert isinstance(sampler, DistributedSampler)
-    assert (sampler.rank, sampler.num_replicas) == (1, 2)
-
-
-@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "ragged", "strings"])
-def test_pinned_memory(made, monkeypatch, kind):
-    def tensors(value):
-        if isinstance(value, torch.Tensor):
-            return [value]
-        parts = value.values() if isinstance(value, dict) else value
-        return [each for part in parts if not isinstance(part, str) for each in tensors(part)]
-
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
-    found = pin_memory(next(iter(load(made(kind)).to_torch())))
-    assert {id(each) for each in pinned} == {id(each) for each in tensors(found)} != set()
 
 
 def test_pinned_memory_without_an_accelerator(ds):
@@ -432,19 +411,20 @@ def test_balanced_batches_of_other_datasets(ds):
             assert read(batches) == [numbers_of(x) for x, _ in loader]
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        torch.tensor(LABELS),
-        torch.tensor(LABELS, dtype=torch.uint8),
-        LABELS.tolist(),
-        [f"{label:02}" for label in LABELS],
-        ClassTable.of(LABELS),
-    ],
-)
-def test_label_types(labels):
-    sampler = BalancedBatchSampler(labels, 4, 2, seed=3, steps_per_epoch=STEPS)
-    assert list(sampler) == epoch(balanced().plan, 0)
+LABEL_TYPES = {
+    BalancedBatchSampler: [torch.tensor(LABELS), torch.tensor(LABELS, dtype=torch.uint8),
+                           LABELS.tolist(), STRINGS, ClassTable.of(LABELS)],
+    MPerClassSampler: [torch.tensor(LABELS / 2), (LABELS / 2).tolist(), STRINGS, np.array(STRINGS)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LABEL_TYPES)
+def test_label_types(kind):
+    options = {BalancedBatchSampler: (4, 2), MPerClassSampler: (2, 8, 60)}[kind]
+    expected = list(kind(LABELS, *options, seed=3))
+    assert list(kind(LABELS, *options, seed=4)) != expected
+    for labels in LABEL_TYPES[kind]:
+        assert list(kind(labels, *options, seed=3)) == expected
 
 
 def test_options_of_the_plan():
@@ -458,22 +438,27 @@ def test_options_of_the_plan():
     sampler = BalancedBatchSampler(LABELS, 4, 2, seed=3, **options)
     plan = BalancedPlan(LABELS, 4, 2, 3, **options)
     assert list(sampler) == plan.batches(0, plan.steps_per_epoch).tolist()
-    for wrong, option in (({"classes_per_batch": 13}, "classes_per_batch"),
-                          ({"rank": 2, "world_size": 2}, "rank")):  # fmt: skip
-        with pytest.raises(PlanError) as caught:
-            BalancedBatchSampler(**{"labels": LABELS, "classes_per_batch": 4, **wrong})
-        assert caught.value.option == option
 
 
-@pytest.mark.parametrize("mode", ["split", "independent"])
-def test_ranks_of_a_sampler(mode):
-    ranks = [balanced(rank=rank, world_size=2, mode=mode) for rank in range(2)]
-    found = list(zip(*ranks, strict=True))
-    plan = balanced().plan
-    if mode == "split":
-        assert [a + b for a, b in found] == epoch(plan, 0)
-    else:
-        assert [ids for step in found for ids in step] == plan.batches(0, 2 * STEPS).tolist()
+@pytest.mark.parametrize(
+    ("make", "option", "found"),
+    [
+        (lambda: BalancedBatchSampler(LABELS, 13), "classes_per_batch", 13),
+        (lambda: BalancedBatchSampler(LABELS, 4, rank=2, world_size=2), "rank", 2),
+        (lambda: MPerClassSampler(LABELS, 0), "m", 0),
+        (lambda: MPerClassSampler([], 2), "labels", []),
+        (lambda: MPerClassSampler(LABELS, 2, None, 0), "length_before_new_iter", 0),
+        *(
+            (lambda skip=skip: m_per_class().load_state_dict(
+                {**m_per_class().state_dict(), "skip": skip}), "skip", skip)
+            for skip in (-1, 8, 1.0, "1")
+        ),
+    ],
+)  # fmt: skip
+def test_invalid_arguments(make, option, found):
+    with pytest.raises(PlanError) as caught:
+        make()
+    assert (caught.value.option, caught.value.found) == (option, found)
 
 
 # MPerClassSampler.
@@ -519,46 +504,3 @@ def test_batches_of_m_per_class(m, batch_size):
     with pytest.warns(SmallClassesWarning, match="2 classes have fewer than 4"):
         sampler = MPerClassSampler(small, 4, 8, 800)
     check_m_per_class(sampler, small, 4, 8)
-
-
-def test_m_per_class_is_fair():
-    ids = list(MPerClassSampler(LABELS[:50], 2, 4, 10_000))
-    assert is_fair(LABELS[ids[::2]].tolist(), sorted(set(LABELS[:50].tolist())))
-    for label in set(LABELS[:50].tolist()):
-        own = np.flatnonzero(LABELS[:50] == label).tolist()
-        assert len(own) < 2 or is_fair([number for number in ids if number in own], own)
-
-
-def test_label_types_of_m_per_class():
-    expected = list(MPerClassSampler(LABELS, 2, 8, 60, seed=3))
-    assert list(MPerClassSampler(LABELS, 2, 8, 60, seed=4)) != expected
-    halves, strings = LABELS / 2, [f"{label:02}" for label in LABELS]
-    for labels in (torch.tensor(halves), halves.tolist(), strings, np.array(strings)):
-        assert list(MPerClassSampler(labels, 2, 8, 60, seed=3)) == expected
-
-
-def test_invalid_arguments_of_m_per_class():
-    for option, value in (("m", 0), ("labels", []), ("length_before_new_iter", 0)):
-        with pytest.raises(PlanError) as caught:
-            MPerClassSampler(**{"labels": LABELS, "m": 2, option: value})
-        assert (caught.value.option, caught.value.found) == (option, value)
-    sampler = MPerClassSampler(LABELS, 2, 8, 60, seed=3)
-    for skip in (-1, 8, 1.0, "1"):
-        with pytest.raises(PlanError) as caught:
-            sampler.load_state_dict({**sampler.state_dict(), "skip": skip})
-        assert (caught.value.option, caught.value.found) == ("skip", skip)
-
-
-def test_ranks_of_m_per_class():
-    labels = [number % 6 for number in range(60)]
-
-    def ranked(rank):
-        return MPerClassSampler(labels, 2, 8, 80, seed=3, rank=rank, world_size=2)
-
-    parts = [np.reshape(list(ranked(rank)), (10, 8)) for rank in range(2)]
-    plan = BalancedPlan(labels, 4, 2, 3, steps_per_epoch=10)
-    assert np.array_equal(np.stack(parts, 1).reshape(20, 8), plan.batches(0, 20))
-    sampler, again = ranked(1), ranked(1)
-    begun = items(sampler, 19)
-    again.load_state_dict(sampler.state_dict())
-    assert [*begun, *again] == parts[1].ravel().tolist()
