@@ -125,20 +125,6 @@ def test_finite_epochs(directory, run):
     run(iterate_finite_epochs, directory)
 
 
-def iterate_one_loader(directory):
-    loader = load_numbers(directory)
-    next(iter(loader.to_torch(**workers(2))))
-    loader.seek(2 * STEPS + 3)
-    assert read(loader.to_torch(**workers(2))) == epoch(loader.plan, 2)[3:]
-    assert read(loader.to_torch()) == epoch(loader.plan, 3)
-    assert [numbers_of(x) for x, _ in loader] == epoch(loader.plan, 4)
-    assert read(loader.to_torch(**workers(3))) == epoch(loader.plan, 5)
-
-
-def test_several_iterations_over_one_loader(directory, run):
-    run(iterate_one_loader, directory)
-
-
 def as_arrays(value):
     if isinstance(value, dict):
         return {name: as_arrays(each) for name, each in value.items()}
