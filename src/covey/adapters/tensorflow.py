@@ -51,7 +51,7 @@ _EXIT_TIMEOUT_S = 10.0
 _QUIET_INTERVAL_S = 0.05
 
 # Number of copies of a function in a graph: more run faster, and take longer to build.
-_MAX_COPIES = 32
+_MAX_COPIES = 16
 
 
 def to_tf(loader: Loader, *, element_spec: Any = None) -> Any:
@@ -333,6 +333,14 @@ def tensor(value: Any) -> Any:
     """
     if tf.is_tensor(value):
         return value
+    first, *others = parts_of(value)
+    if isinstance(value, RaggedArray):
+        return tf.RaggedTensor.from_nested_row_splits(first, others, validate=False)
+    return tf.SparseTensor(first, *others) if others else tf.convert_to_tensor(first)
+
+
+def parts_of(value: Any) -> list[NDArray[Any]]:
+    """Return the arrays of a column, in the order of the components of its tensor."""
     if isinstance(value, RaggedArray):
         if value.row_shapes is not None:
             raise FeatureError(
@@ -342,34 +350,23 @@ def tensor(value: Any) -> Any:
             )
         # The rows of a slice begin anywhere in the values.
         begin, end = int(value.row_splits[0]), int(value.row_splits[-1])
-        splits = value.row_splits - begin
-        return tf.RaggedTensor.from_row_splits(tensor(value.values[begin:end]), splits, False)
+        first, *inner = parts_of(value.values[begin:end])
+        return [first, value.row_splits - begin, *inner]
     if isinstance(value, SparseBatch):
         rows = np.repeat(np.arange(len(value)), value.values.row_lengths)
         indices = np.stack([rows, *(axis.values for axis in value.indices)], axis=-1)
         value = SparseArray(indices, value.values.values, (len(value), *value.shape))
     if isinstance(value, SparseArray):
-        return tf.sparse.reorder(tf.SparseTensor(value.indices, value.values, value.shape))
-    return tf.convert_to_tensor(_dense(value))
-
-
-def _dense(value: Any) -> NDArray[Any]:
-    """Return an array of numbers, or of Python strings."""
+        order = np.lexsort(value.indices.T[::-1])  # row-major
+        return [value.indices[order], value.values[order], np.array(value.shape, np.int64)]
     if isinstance(value, StringArray):  # TensorFlow stores strings as bytes
-        return replace(value, text=False).to_numpy()
-    array = np.asarray(value)
-    if array.dtype.kind in "US":
-        return array.astype(object)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def parts_of(value: Any) -> list[NDArray[Any]]:
-    """Return the arrays of a column, in the order of the components of its tensor."""
-    if isinstance(value, (RaggedArray, SparseBatch, SparseArray)):
-        value = tensor(value)
+        return [replace(value, text=False).to_numpy()]
     if tf.is_tensor(value):
         return [each.numpy() for each in tf.nest.flatten(value, expand_composites=True)]
-    return [_dense(value)]
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        return [array.astype(object)]
+    return [array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))]
 
 
 @dataclass(frozen=True)
@@ -514,8 +511,8 @@ def map_examples(
         is_same = False
     if not is_same or not all(isinstance(each, tf.TensorSpec) for each in results):
         return one.batch(rows, drop_remainder=True)
-    copies = _MAX_COPIES if _is_pure(traced) else 1
-    size = max(each for each in range(1, copies + 1) if rows % each == 0)
+    size = max(each for each in range(1, _MAX_COPIES + 1) if rows % each == 0)
+    size = (rows if rows <= 2 * _MAX_COPIES else size) if _is_pure(traced) else 1
 
     def map_group(batch: list[Any]) -> list[Any]:
         columns = [tf.unstack(each, size) for each in batch]
