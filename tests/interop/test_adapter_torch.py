@@ -504,3 +504,16 @@ def test_batches_of_m_per_class(m, batch_size):
     with pytest.warns(SmallClassesWarning, match="2 classes have fewer than 4"):
         sampler = MPerClassSampler(small, 4, 8, 800)
     check_m_per_class(sampler, small, 4, 8)
+
+
+def test_ranks_of_m_per_class():
+    def ranked(rank):
+        return MPerClassSampler(LABELS, 2, 8, 60, seed=3, rank=rank, world_size=2)
+
+    plan = BalancedPlan(LABELS, 4, 2, 3, steps_per_epoch=7)
+    parts = [np.reshape(list(ranked(rank)), (7, 8)) for rank in range(2)]
+    assert np.array_equal(np.stack(parts, 1).reshape(14, 8), plan.batches(0, 14))
+    sampler, again = ranked(1), ranked(1)
+    begun = items(sampler, 19)
+    again.load_state_dict(sampler.state_dict())
+    assert [*begun, *again] == parts[1].ravel().tolist()
