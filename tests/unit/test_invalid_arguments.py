@@ -85,13 +85,6 @@ OPTIONS = [
     ({"pad": {1: 0}}, "pad", "a dict of feature names"),
     *(({"pad": each}, "pad", "a dict of the ragged features ")
       for each in ({"nothing": 0}, {"size": 0})),
-    *(({"pad": each, "select": "tokens"}, "pad", "a value of int64")
-      for each in ("0", 0.5, None.__class__, 2**70, {"tokens": True}, {"tokens": [0]})),
-    *(({"pad": {"packed": each}}, "pad", "a value of uint8") for each in (-1, 256)),
-    *(({"pad": {"frames": each}}, "pad", "a value of float32") for each in (1e39, [0], None)),
-    ({"pad": {"flags": 2}}, "pad", "a value of bool"),
-    ({"pad": {"words": "none"}}, "pad", "''"),
-    *(({"pad": {name: 0}}, None, "") for name in ("ragged", "sparse")),
     *(({"pad": 0, "select": "tokens", "pad_length": each}, "pad_length", "an integer from 1 to ")
       for each in (0, -1, "8", 2.5, True, 2**31, {"tokens": 0})),
     ({"pad": {"tokens": 0}, "pad_length": {"size": 3}}, "pad_length", "a dict of the ragged"),
@@ -101,8 +94,22 @@ OPTIONS = [
     ({"pad": {"tokens": 0}, "pad_lengths": "no"}, "pad_lengths", "True or False"),
 ]  # fmt: skip
 
+# Values of padded features, which the first batch compares with its rows.
+PADDING = [
+    *((each, "pad", "a value of int64")
+      for each in ("0", 0.5, None.__class__, 2**70, {"tokens": True}, {"tokens": [0]})),
+    *(({"packed": each}, "pad", "a value of uint8") for each in (-1, 256)),
+    *(({"frames": each}, "pad", "a value of float32") for each in (1e39, [0], None)),
+    ({"flags": 2}, "pad", "a value of bool"),
+    ({"words": "none"}, "pad", "''"),
+    *(({name: 0}, "pad", "") for name in ("ragged", "sparse")),
+]  # fmt: skip
+
 # Other calls.
 CALLS = [
+    *((lambda ds, pad=pad: ds.sequential(
+        9, pad=pad, select=list(pad) if isinstance(pad, dict) else "tokens").batch(0),
+       option, allowed) for pad, option, allowed in PADDING),
     *((balanced(seed=each), "seed", "an integer from 0 to ") for each in (-1, 2**64, 1.0)),
     (lambda ds: ds.shuffled(4, seed=-1), "seed", "an integer from 0 to "),
     (balanced(classes_per_batch=0), "classes_per_batch", "an integer "),

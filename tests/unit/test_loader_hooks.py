@@ -131,8 +131,8 @@ INVALID_RESULTS = {
     ),
     "object": (lambda each: object(), "object", None),
     "set": (lambda each: {1, 2}, "set", None),
-    "ragged list": (lambda each: [[1], [2, 3]], "list of (list, list)", None),
-    "list of dicts": (lambda each: [{"a": 1}], "list of (dict)", None),
+    "ragged list": (lambda each: [[1], [2, 3]], "list of (list of (int), list of (int, int))", None),
+    "list of dicts": (lambda each: [{"a": 1}], "list of (dict of 'a')", None),
     "None in a dict": (lambda each: {"x": 1, "y": {"z": None}}, "NoneType", "y/z"),
     "generator": (lambda each: {"x": (n for n in "ab")}, "generator", "x"),
     "key": (lambda each: {"x": 1, 2: 3}, "dict of 'x', 2", None),
@@ -187,8 +187,8 @@ def test_message_of_an_invalid_result(ds):
         ds.sequential(10, transform=lambda each: (each["x"], 1)).batch(1)
     assert str(caught.value).endswith(
         "step 1: row 0: result of transform is 'tuple of (float32 array of shape (2, 3), int)'; "
-        "must be a dict of features, or one array, number or string; to add values, return a dict: "
-        "{**example, 'name': value}"
+        "must be an array, a number, a string or a dict of features with strings as names; to add "
+        "values, return a dict: {**example, 'name': value}"
     )
 
 
@@ -222,17 +222,12 @@ def test_invalid_results_of_batch_transform(ds, threads):
     def load(batch_transform):
         return ds.batches(3, 2, threads=threads, batch_transform=batch_transform)
 
-    for transform, found in (
-        (lambda x, y: None, None),
-        (lambda x, y: (x, y[:5]), "tuple of ("),
-    ):
-        loader = load(transform)
-        loader.seek(2)
-        with pytest.raises(FeatureError) as caught:
-            next(iter(loader))
-        error = caught.value
-        assert (error.option, error.step) == ("result of batch_transform", 2)
-        assert error.found is None if found is None else error.found.startswith(found)
+    loader = load(lambda x, y: None)
+    loader.seek(2)
+    with pytest.raises(FeatureError) as caught:
+        next(iter(loader))
+    error = caught.value
+    assert (error.option, error.step, error.found) == ("result of batch_transform", 2, None)
 
 
 def test_hooks_of_other_arguments(ds, tmp_path):

@@ -14,7 +14,7 @@ from covey.arrays import StringArray
 from covey.errors import FeatureError, ImageSizeError, check, list_names
 from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
-from covey.loader.padding import Padding, check_batch, describe, stack
+from covey.loader.padding import Padding, describe, stack
 from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Image, Tensor
 from covey.schema.codec import flat_items, leaf, nest, row_of
@@ -77,7 +77,7 @@ class BatchFormat:
         """Decoded features: those of x, and the label if it can be compared with the index."""
         self._padding: Padding | None = None
         if options.is_padded:
-            self._padding = Padding(decoded, names, label, options, extra_padding)
+            self._padding = Padding(decoded, names, options, extra_padding)
         if self.transform is not None:
             self.transform.check_arguments(1, self._example_outline)
         if self.batch_transform is not None and self.augmenter is None:  # which may remove y
@@ -357,7 +357,15 @@ class BatchFormat:
             parts = (batch,)
         if self.batch_transform is not None:
             result = self.batch_transform(*parts, key=key)
-            check_batch(result, key.step)
+            check(
+                "result of batch_transform",
+                result,
+                result is not None,
+                "a batch, such as (x, y)",
+                error=FeatureError,
+                remedy="return the batch",
+                step=key.step,
+            )
             return result
         return parts if len(parts) > 1 else parts[0]
 

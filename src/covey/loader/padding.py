@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from covey.errors import FeatureError, check
 from covey.loader.options import LoadOptions
 from covey.schema import Features, Ragged, Sparse, Steps, Tensor
 from covey.schema.codec import flat_items, nest
-from covey.schema.columns import STRINGS
 from covey.schema.types import Feature
 
 LENGTH_SUFFIX = "_length"
@@ -44,62 +44,50 @@ def stack(rows: Sequence[Any], locate: Locate, path: Path = ()) -> Any:
     >>> stack([{"size": 1, "name": "a"}, {"size": 2, "name": "b"}], lambda row: {"row": row})
     {'size': array([1, 2]), 'name': ['a', 'b']}
     """
-    allowed = "an array, a number, a string or a dict"
-    if not path:
-        allowed = "a dict of features, or one array, number or string"
-    structures, values = [], []
+    values: list[Any] = []
     for row, each in enumerate(rows):
-        cause = None
+        allowed = "an array, a number, a string or a dict of features with strings as names"
+        remedy = "" if path else "to add values, return a dict: {**example, 'name': value}"
+        value, cause = None, None
         try:
-            structure, value = _parse(each, is_x=not path)
+            value = _as_row(each, is_x=not path)
         except Exception as error:  # of any library
-            structure, cause = None, error
-        if structure is None:
-            raise _invalid(each, allowed, locate(row), path) from cause
-        structures.append(structure)
+            cause = error
+        if value is not None and values and _structure(value) != _structure(values[0]):
+            value, allowed, remedy = None, f"{describe(rows[0])}, as in the first row", ""
+        if value is None:
+            raise FeatureError(
+                **locate(row),
+                feature="/".join(path) or None,
+                option="result of transform",
+                found=describe(each),
+                allowed=allowed,
+                remedy=remedy,
+            ) from cause
         values.append(value)
-        if structure != structures[0]:
-            raise _invalid(each, f"{describe(rows[0])}, as in the first row", locate(row), path)
     first = values[0]
-    if structures[0] is np.ndarray:
-        same_shape = len({each.shape for each in values}) == 1
-        return np.stack(values) if same_shape else list(rows)
-    if not isinstance(first, Mapping):
-        return list(rows)
-    for key in first:
-        if not isinstance(key, str):
-            raise _invalid(first, "a dict whose keys are strings", locate(0), path)
-    return {key: stack([each[key] for each in rows], locate, (*path, key)) for key in first}
+    if isinstance(first, Mapping):
+        return {key: stack([each[key] for each in values], locate, (*path, key)) for key in first}
+    if isinstance(first, np.ndarray) and len({each.shape for each in values}) == 1:
+        return np.stack(values)
+    return list(rows)
 
 
-def _parse(value: Any, *, is_x: bool) -> tuple[Any, Any]:
-    """Return what all rows have in common, and the value, as an array unless it is a dict or a row.
-
-    The first is None if the value cannot be a row of a column.
-    """
-    if not isinstance(value, np.ndarray):
-        if isinstance(value, (dict, Mapping)):
-            return value.keys(), value
-        for kind in _ROW_TYPES:
-            if isinstance(value, kind):
-                return kind, value
-        # Tensors and pictures of other libraries are arrays. A tuple may be (x, y), or views.
-        value = np.asarray(None if is_x and isinstance(value, tuple) else value)
-    is_valid = value.dtype.kind in "biufcUS"
-    if value.dtype == object and value.ndim:
-        is_valid = all(isinstance(each, (str, bytes)) for each in value.flat)
-    return np.ndarray if is_valid else None, value
+def _as_row(value: Any, *, is_x: bool) -> Any:
+    """Return a value as an array unless it is a dict or a row; None if it cannot be a row."""
+    if isinstance(value, Mapping):
+        return value if all(isinstance(name, str) for name in value) else None
+    if isinstance(value, _ROW_TYPES):
+        return value
+    # Tensors and pictures of other libraries are arrays. A tuple may be (x, y), or views.
+    array = np.asarray(None if is_x and isinstance(value, tuple) else value)
+    is_text = array.ndim > 0 and all(isinstance(each, (str, bytes)) for each in array.flat)
+    return array if array.dtype.kind in "biufcUS" or is_text else None
 
 
-def _invalid(found: Any, allowed: str, location: dict[str, Any], path: Path = ()) -> FeatureError:
-    return FeatureError(
-        **location,
-        feature="/".join(path) or None,
-        option="result of transform",
-        found=describe(found),
-        allowed=allowed,
-        remedy="" if path else "to add values, return a dict: {**example, 'name': value}",
-    )
+def _structure(value: Any) -> Any:
+    """Return what the rows of a column have in common."""
+    return value.keys() if isinstance(value, Mapping) else type(value)
 
 
 def describe(value: Any) -> str:
@@ -115,33 +103,7 @@ def describe(value: Any) -> str:
     name = type(value).__name__
     if not isinstance(value, (tuple, list)):
         return name
-    items = [
-        type(each).__name__ if isinstance(each, (tuple, list, Mapping)) else describe(each)
-        for each in value[:4]
-    ]
-    return f"{name} of ({', '.join(items)}{'' if len(value) <= 4 else ', ...'})"
-
-
-def check_batch(batch: Any, step: int) -> None:
-    """Check what ``batch_transform=`` returned: a batch has any structure, but is not None.
-
-    Raises:
-        FeatureError: If it is None, or a pair whose class ids are not those of its rows.
-    """
-    allowed, is_valid = "a batch, such as (x, y)", batch is not None
-    if isinstance(batch, tuple) and len(batch) == 2:
-        x, y = (tuple(getattr(each, "shape", ())) for each in batch)
-        # Rows may be the second dimension, as recurrent networks require.
-        is_valid = not x or len(y) != 1 or y[0] in x[:2]
-        allowed = "(x, y) with one class id for each row"
-    if not is_valid:
-        raise FeatureError(
-            step=step,
-            option="result of batch_transform",
-            found=None if batch is None else describe(batch),
-            allowed=allowed,
-            remedy="return the batch" if batch is None else "",
-        )
+    return f"{name} of ({', '.join(map(describe, value[:4]))}{', ...' if len(value) > 4 else ''})"
 
 
 class Padding:
@@ -150,59 +112,41 @@ class Padding:
     Args:
         features: The decoded features.
         names: The features of x.
-        label: The label feature, or None.
         options: The options `pad`, `pad_length`, `pad_lengths` and `truncate`, and whether there is
             a transform, which may return other features.
         extra: Number of values that are added to the longest row, if its length is not given: a
             dimension that changes with it is not fixed.
 
     Raises:
-        FeatureError: If a feature cannot be padded, or not with that value.
+        FeatureError: If there is no such ragged feature.
     """
 
     def __init__(
-        self,
-        features: Features,
-        names: tuple[str, ...],
-        label: str | None,
-        options: LoadOptions,
-        extra: int = 0,
+        self, features: Features, names: tuple[str, ...], options: LoadOptions, extra: int = 0
     ) -> None:
         self._options = options
         self._extra = extra
         pad, lengths, has_transform = options.pad, options.pad_length, options.transform is not None
         ragged = [name for name in names if _is_ragged(features[name])]
-        # The features that a transform returns are known only if they are named.
-        self._is_partial = has_transform and not isinstance(pad, Mapping)
+        self._is_named = isinstance(pad, Mapping)
+        values = dict.fromkeys(ragged, 0 if pad is True else pad)
         if isinstance(pad, Mapping):
             values = dict(pad)
-        else:
-            values = dict.fromkeys(ragged, 0 if pad is True else pad)
-            values |= {name: "" for name in ragged if _dtype(features[name]) in STRINGS}
         remedy = "name the features that transform= returns: pad={'name': 0}"
         reason = f"none of the features {', '.join(names)} is ragged"
         _check("pad", pad, values, "None", reason=reason, remedy=remedy if has_transform else "")
-        _check_names("pad", values, values if has_transform else ragged)
-        if isinstance(lengths, Mapping):
-            _check_names("pad_length", lengths, values)
+        # The features that a transform returns are known only if they are named.
+        known = values if has_transform else ragged
+        for option, given, each in (("pad", pad, known), ("pad_length", lengths, values)):
+            listed = ", ".join(map(repr, each))
+            allowed = f"a dict of the ragged features {listed}" if listed else "None"
+            for name in given if isinstance(given, Mapping) else ():
+                _check(option, given, name in each, allowed, feature=name)
         self._padded: dict[Path, tuple[Any, int | None]] = {}
         for name, value in values.items():
             path = features.path_of(name) if name in features else tuple(name.split("/"))
-            if self._is_partial or not has_transform:  # else a transform may return another type
-                _check_feature(name, features[name])
-                _check_value(name, value, _dtype(features[name]))
             length = lengths.get(name) if isinstance(lengths, Mapping) else lengths
             self._padded[path] = value, length
-            self._check_name_of_lengths(path, {*names, label})
-
-    def _check_name_of_lengths(self, path: Path, names: Set[str | None]) -> None:
-        name = "/".join(_length_path(path))
-        if self._options.pad_lengths and name in names:
-            raise FeatureError(
-                f"it is the name of the lengths of {'/'.join(path)!r}",
-                feature=name,
-                remedy="pass pad_lengths=False, or select= other features, or pad= others",
-            )
 
     @property
     def is_open(self) -> bool:
@@ -215,36 +159,45 @@ class Padding:
         Args:
             columns: The nested columns of a batch.
             locate: Returns the location of a row, for errors.
+
+        Raises:
+            FeatureError: If a feature cannot be padded, or not with that value.
         """
         flat = dict(flat_items(columns))
-        names = {"/".join(path) for path in flat}
         for path, (value, length) in self._padded.items():
-            name = "/".join(path)
-            if path not in flat and self._is_partial:  # the transform removed it from all examples
-                continue
+            name, length_path = "/".join(path), (*path[:-1], f"{path[-1]}{LENGTH_SUFFIX}")
             if path not in flat:
+                if not self._is_named:  # the transform removed it from all examples
+                    continue
                 remedy = "return it, or do not name it in pad="
                 raise FeatureError("transform did not return it", feature=name, remedy=remedy)
-            self._check_name_of_lengths(path, names)
-            rows = _as_ragged(name, flat[path], value)
-            flat[path], lengths = self._pad(name, rows, value, length, locate)
-            if self._options.pad_lengths:
-                flat[_length_path(path)] = lengths
-        for path, column in flat.items() if self._is_partial else ():
-            if isinstance(column, list) and not isinstance(column[0], (str, bytes)):
-                name = "/".join(path)
+            flat[path], lengths = self._pad(name, flat[path], value, length, locate)
+            if self._options.pad_lengths and length_path in flat:
                 raise FeatureError(
-                    "transform returned rows of different shapes, and it is not a ragged feature "
-                    "of the dataset",
-                    feature=name,
-                    option="pad",
-                    remedy=f"name the features to pad: pad={{{name!r}: 0}}",
+                    f"it is the name of the lengths of {name!r}",
+                    feature="/".join(length_path),
+                    remedy="pass pad_lengths=False, or select= other features, or pad= others",
                 )
+            if self._options.pad_lengths:
+                flat[length_path] = lengths
         return nest(flat)
 
     def _pad(
-        self, name: str, rows: RaggedArray, value: Any, length: int | None, locate: Locate
+        self, name: str, column: Any, value: Any, length: int | None, locate: Locate
     ) -> tuple[Any, NDArray[np.int64]]:
+        rows = _as_ragged(column)
+        if rows is None:
+            raise FeatureError(
+                "only rows that differ in their first dimension alone are padded",
+                feature=name,
+                option="pad",
+                remedy="name the features to pad: pad={'name': 0}",
+            )
+        dtype = rows.values.dtype.name if isinstance(rows.values, np.ndarray) else "str"
+        if dtype == "str" and not self._is_named:
+            value = ""
+        is_valid, allowed = _is_value(value, dtype), f"a value of {dtype}"
+        _check("pad", value, is_valid, "''" if dtype == "str" else allowed, feature=name)
         lengths = rows.row_lengths
         longest = int(lengths.max(initial=0))
         if length is None:
@@ -262,21 +215,10 @@ class Padding:
                     **locate(int(np.argmax(lengths))),
                 )
             lengths = np.minimum(lengths, length)
-        if isinstance(rows.values, np.ndarray):
-            _check_value(name, value, rows.values.dtype.name)
         return rows.pad(value, length), lengths
 
 
-def _check(option: str, found: Any, ok: object, allowed: str, **fields: Any) -> None:
-    check(option, found, ok, allowed, error=FeatureError, **fields)
-
-
-def _length_path(path: Path) -> Path:
-    return (*path[:-1], f"{path[-1]}{LENGTH_SUFFIX}")
-
-
-def _dtype(feature: Feature) -> str:
-    return str(getattr(feature, "dtype", ""))
+_check = partial(check, error=FeatureError)
 
 
 def _is_ragged(feature: Feature) -> bool:
@@ -286,62 +228,36 @@ def _is_ragged(feature: Feature) -> bool:
     return isinstance(feature, (Ragged, Sparse, Steps))
 
 
-def _check_names(option: str, given: Mapping[str, Any], known: Sequence[str] | Any) -> None:
-    listed = ", ".join(map(repr, known))
-    allowed = f"a dict of the ragged features {listed}" if listed else "None"
-    for name in given:
-        _check(option, dict(given), name in known, allowed, feature=name)
+def _is_value(value: Any, dtype: str) -> bool:
+    """Return whether a padding value is a value of a dtype."""
+    if dtype == "str":
+        return isinstance(value, str) and value == ""
+    given = np.asarray(value)
+    if given.ndim or given.dtype.kind not in ("biu" if dtype == "bool" else "iuf"):
+        return False
+    with np.errstate(all="ignore"):
+        stored = given.astype(dtype)
+    # A number is rounded to a float, but must not become infinite.
+    is_float = stored.dtype.kind == "f"
+    return bool(np.isfinite(stored) == np.isfinite(given) if is_float else stored == given)
 
 
-def _check_feature(name: str, feature: Feature) -> None:
-    """Check that the values of a feature differ in their first dimension only."""
-    if isinstance(feature, Tensor):
-        is_valid = feature.shape[:1] == (None,) and None not in feature.shape[1:]
-    else:
-        is_valid = isinstance(feature, Steps) and None not in feature.shape
-    if not is_valid:
-        raise FeatureError(
-            "only features whose first dimension alone is unknown are padded",
-            feature=name,
-            remedy="name the features to pad: pad={'name': 0}",
-        )
-
-
-def _check_value(name: str, value: Any, dtype: str) -> None:
-    """Check that a padding value is a value of a dtype."""
-    is_valid, allowed = False, f"a value of {dtype}"
-    if dtype in STRINGS:
-        is_valid, allowed = isinstance(value, str) and value == "", "''"
-    elif isinstance(value, (bool, int, float, np.generic)):
-        given, kind = np.asarray(value), np.dtype(dtype).kind
-        if given.dtype.kind in {"b": "biu", "f": "iuf"}.get(kind, "iu"):
-            with np.errstate(all="ignore"):
-                stored = given.astype(dtype)
-            # A number is rounded to a float, but must not become infinite.
-            same = np.isfinite(stored) == np.isfinite(given) if kind == "f" else stored == given
-            is_valid = bool(same)
-    _check("pad", value, is_valid, allowed, feature=name, reason=f"the feature is {dtype}")
-
-
-def _as_ragged(name: str, column: Any, value: Any) -> RaggedArray:
-    """Return a column, which a transform may have returned, as ragged rows."""
+def _as_ragged(column: Any) -> RaggedArray | None:
+    """Return a column as ragged rows; None if they differ in other dimensions."""
     if isinstance(column, RaggedArray):
-        return column
+        is_plain = column.row_shapes is None and not isinstance(column.values, RaggedArray)
+        return column if is_plain else None
     rows: list[Any] = list(column)
     if not any(isinstance(each, _ROW_TYPES) for each in rows):
         rows = [np.asarray(each) for each in rows]
     is_valid = all(isinstance(each, np.ndarray) and each.ndim for each in rows)
-    if is_valid and len({each.shape[1:] for each in rows}) == 1:
-        splits = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(each) for each in rows], out=splits[1:])
-        values: NDArray[Any] = np.concatenate(rows)
-        if values.dtype.kind not in "OUS":
-            return RaggedArray(values, splits)
-        if values.ndim == 1 and value == "":
-            return RaggedArray(StringArray.of(values.tolist()), splits)
-    raise FeatureError(
-        f"transform returned {describe(rows[0])}, which cannot be padded with {value!r}",
-        feature=name,
-        option="pad",
-        remedy="return an array whose first dimension alone differs between examples",
-    )
+    if not is_valid or len({each.shape[1:] for each in rows}) != 1:
+        return None
+    splits = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(each) for each in rows], out=splits[1:])
+    values: Any = np.concatenate(rows)
+    if values.dtype.kind in "OUS":
+        if values.ndim > 1:
+            return None
+        values = StringArray.of(values.tolist())
+    return RaggedArray(values, splits)
