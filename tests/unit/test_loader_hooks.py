@@ -131,13 +131,14 @@ INVALID_RESULTS = {
     ),
     "object": (lambda each: object(), "object", None),
     "set": (lambda each: {1, 2}, "set", None),
-    "ragged list": (lambda each: [[1], [2, 3]], "list of (list of (int), list of (int, int))", None),
+    "ragged list": (lambda each: [[1], [2, 3]], "list of (list of (int), list of (int, int))",
+                    None),
     "list of dicts": (lambda each: [{"a": 1}], "list of (dict of 'a')", None),
     "None in a dict": (lambda each: {"x": 1, "y": {"z": None}}, "NoneType", "y/z"),
     "generator": (lambda each: {"x": (n for n in "ab")}, "generator", "x"),
     "key": (lambda each: {"x": 1, 2: 3}, "dict of 'x', 2", None),
     "label alone": (lambda each: {"label": 1}, "dict of 'label'", None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("select", [None, "x", ["x"]])

@@ -27,8 +27,7 @@ from written import write
 
 from covey import CoveyError
 from covey.errors import ClosedError, PlanError
-from covey.loader import state
-from covey.plan import BalancedPlan
+from covey.plan import BalancedPlan, state
 
 
 def ids_in(batches):

@@ -48,9 +48,9 @@ from covey.adapters.torch_samplers import (
 from covey.arrays import RaggedArray, StringArray
 from covey.errors import PlanError, check
 from covey.loader import Loader
-from covey.loader import state as states
 from covey.loader.prefetch import BatchBuilder
 from covey.plan import Plan
+from covey.plan import state as states
 
 __all__ = [
     "BalancedBatchSampler",

@@ -15,9 +15,9 @@ from torch.utils.data import Sampler
 from covey.adapters import as_array
 from covey.errors import PlanError, check
 from covey.loader import Loader
-from covey.loader import state as states
 from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
+from covey.plan import state as states
 from covey.plan.base import Ids, check_int
 
 _check = partial(check, error=PlanError)

@@ -12,11 +12,11 @@ from covey._fork import ForkAware
 from covey._html import features_html
 from covey._text import count_of, outline
 from covey.errors import ClosedError, PlanError, SmallClassesWarning
-from covey.loader import state as states
 from covey.loader.batch import BatchFormat, Format
 from covey.loader.options import LoadOptions
 from covey.loader.prefetch import Allocate, BatchBuilder, Producer, detach, start_producer
 from covey.plan import BalancedPlan, Plan
+from covey.plan import state as states
 from covey.plan.balanced import Weights
 from covey.plan.base import check_int, check_step
 from covey.schema import Features

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.loader import state as loader_state
 from covey.plan import BalancedPlan
+from covey.plan import state as loader_state
 from covey.view import contents
 from covey.view.messages import Columns, Query, Response, json_response
 from covey.view.plans import MAX_BATCH, ShownPlan, find_plan, parse_ranks

@@ -17,8 +17,8 @@ import numpy as np
 from covey.dataset.combine import hash_classes
 from covey.dataset.dataset import Dataset
 from covey.errors import PlanError
-from covey.loader import state as loader_state
 from covey.plan import BalancedPlan, Plan
+from covey.plan import state as loader_state
 from covey.view.messages import Query, RequestError
 from covey.view.plans import (
     KINDS,

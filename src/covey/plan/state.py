@@ -1,9 +1,8 @@
-"""The state of a loader as a small JSON object."""
+"""The state of a loader, its plan and its position, as a small JSON object."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import PlanError
-from covey.plan import BalancedPlan, Plan
-from covey.plan.balanced import Change
+from covey.plan.balanced import BalancedPlan, Change
+from covey.plan.base import Plan
 
 FORMAT = 1
 
@@ -69,46 +68,40 @@ def save_weights(plan: Plan) -> list[list[Any]]:
     """Return the changes of class weights of a plan as JSON."""
     if not isinstance(plan, BalancedPlan):
         return []
-    return [[begin, _pack(quotas)] for begin, quotas in plan.changes]
+    return [[begin, None if quotas is None else _pack(quotas)] for begin, quotas in plan.changes]
 
 
-def load_weights(plan: Plan, weights: Any) -> Plan:
-    """Return `plan` with the changes of class weights that :func:`save_weights` returned."""
-    if not isinstance(plan, BalancedPlan):
-        return plan
-    end = plan.native.last_batch
-    changes: list[Change] = []
-    for item in weights if isinstance(weights, list) else [None]:
-        begin, packed = item if isinstance(item, (list, tuple)) and len(item) == 2 else (None, None)
-        first = changes[-1][0] + 1 if changes else 0
-        if type(begin) is not int or not first <= begin < end:
-            raise _corrupt_weights(item)
-        changes.append((begin, _unpack(packed, plan.description["classes"])))
-    return plan.with_changes(changes)
-
-
-def _pack(quotas: NDArray[np.uint64] | None) -> str | None:
-    if quotas is None:
-        return None
+def _pack(quotas: NDArray[np.uint64]) -> str:
     return base64.b64encode(zlib.compress(quotas.astype("<u8").tobytes())).decode()
 
 
-def _unpack(packed: Any, classes: int) -> NDArray[np.uint64] | None:
-    if packed is None:
-        return None
-    size = 8 * classes
+def load_weights(plan: Plan, weights: Any) -> Plan:
+    """Return `plan` with the changes of class weights that :func:`save_weights` returned.
+
+    Raises:
+        PlanError: If they are not valid.
+    """
+    if not isinstance(plan, BalancedPlan):
+        return plan
+    changes: list[Change] = []
     try:
-        # A state is not trusted: a few bytes may decompress to gigabytes.
-        stream = zlib.decompressobj()
-        data = stream.decompress(base64.b64decode(packed, validate=True), size + 1)
-    except (TypeError, ValueError, binascii.Error, zlib.error):
-        raise _corrupt_weights(packed) from None
+        for begin, packed in weights:
+            first = changes[-1][0] + 1 if changes else 0
+            if type(begin) is not int or not first <= begin < plan.native.last_batch:
+                raise ValueError
+            quotas = None if packed is None else _unpack(packed, 8 * plan.description["classes"])
+            changes.append((begin, quotas))
+    except (TypeError, ValueError, zlib.error):
+        raise PlanError(
+            "the state is corrupt", option="weights", found=weights, allowed="pairs (batch, quotas)"
+        ) from None
+    return plan.with_changes(changes)
+
+
+def _unpack(packed: Any, size: int) -> NDArray[np.uint64]:
+    # A state is not trusted: a few bytes may decompress to gigabytes.
+    stream = zlib.decompressobj()
+    data = stream.decompress(base64.b64decode(packed, validate=True), size + 1)
     if len(data) != size or not stream.eof:
-        raise _corrupt_weights(packed)
+        raise ValueError
     return np.frombuffer(data, "<u8").astype(np.uint64)
-
-
-def _corrupt_weights(found: Any) -> PlanError:
-    return PlanError(
-        "the state is corrupt", option="weights", found=found, allowed="pairs (batch, quotas)"
-    )
