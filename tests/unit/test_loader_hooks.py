@@ -231,19 +231,18 @@ def test_invalid_results_of_batch_transform(ds, threads):
     assert (error.option, error.step, error.found) == ("result of batch_transform", 2, None)
 
 
-def test_hooks_of_other_arguments(ds, tmp_path):
-    with pytest.raises(FeatureError) as caught:
-        ds.batches(3, 2, transform=lambda x, y: x)
-    assert isinstance(caught.value.__cause__, TypeError)
-    assert str(caught.value) == (
-        "transform is 'a function of (x, y)'; must be a function of one argument, a dict of 'x', "
-        "'label'"
-    )
+def test_hooks_of_other_arguments(ds):
+    with pytest.raises(TypeError) as caught:
+        ds.batches(3, 2, transform=lambda x, y: x).batch(0)
+    (note,) = caught.value.__notes__
+    assert note.endswith("it is a function of one argument, a dict of 'x', 'label'")
     for transform in (lambda example, size=3: example, lambda *args, **options: args[0], dict):
         ds.batches(3, 2, transform=transform).batch(0)
-    write([{"x": n} for n in range(10)], tmp_path)
-    with opened(tmp_path) as unlabelled, pytest.raises(FeatureError):
-        unlabelled.sequential(4, batch_transform=lambda x, y: (x, y))
+    for options, found in (({}, "x and y"), ({"as_dict": True}, "one dict")):
+        with pytest.raises(TypeError) as caught:
+            ds.batches(3, 2, batch_transform=lambda *, x: x, **options).batch(0)
+        (note,) = caught.value.__notes__
+        assert note.endswith(f"batch_transform= receives {found}")
 
 
 def test_a_name_that_an_example_does_not_have(ds):

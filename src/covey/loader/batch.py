@@ -78,15 +78,6 @@ class BatchFormat:
         self._padding: Padding | None = None
         if options.is_padded:
             self._padding = Padding(decoded, names, options, extra_padding)
-        if self.transform is not None:
-            self.transform.check_arguments(1, self._example_outline)
-        if self.batch_transform is not None and self.augmenter is None:  # which may remove y
-            if options.as_dict:
-                self.batch_transform.check_arguments(1, "one argument, a dict")
-            elif label is None:
-                self.batch_transform.check_arguments(1, "one argument, x")
-            else:
-                self.batch_transform.check_arguments(2, "two arguments, x and y")
         self._check_image_options()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -238,7 +229,12 @@ class BatchFormat:
         try:
             return self.compose(columns, y, key)
         except Exception as error:
-            add_location(error, f"in the batch of the examples {ids[:4].tolist()} and others")
+            received = "one dict" if self.options.as_dict else "x" if y is None else "x and y"
+            add_location(
+                error,
+                f"in the batch of the examples {ids[:4].tolist()} and others, "
+                f"step {key.step}; batch_transform= receives {received}",
+            )
             raise
 
     def explain_sizes(self, error: ImageSizeError) -> ImageSizeError:
@@ -445,23 +441,15 @@ class RawFormat:
 
 
 class Format(Protocol):
-    """Contents of a batch."""
+    """Contents of a batch; only a :class:`BatchFormat` can be native."""
 
     @property
-    def is_native(self) -> bool:
-        """Whether the native core builds the batches; only a :class:`BatchFormat` can be."""
+    def is_native(self) -> bool: ...
 
     def build(
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
     ) -> Any:
-        """Return a batch of the examples `ids`.
-
-        Args:
-            ids: Record ids.
-            classes: Class ids of the records, if the plan has them.
-            key: Step and rank of the batch.
-            check_cancelled: Function that raises if the batch is no longer needed.
-        """
+        """Return a batch of the examples `ids`, as :meth:`BatchFormat.build` does."""
 
 
 def _same_location(location: RecordLocation, _: int) -> RecordLocation:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from covey._fork import ForkAware
 from covey._html import features_html
@@ -329,47 +329,32 @@ class Loader(ForkAware):
 
     # Frameworks, each of which is imported on first use.
 
-    def to_tf(self, *, element_spec: Any = None) -> tf.data.Dataset:
-        """Return a ``tf.data.Dataset``; see :func:`covey.adapters.tensorflow.to_tf`."""
-        dataset: tf.data.Dataset = _adapter("tensorflow").to_tf(self, element_spec=element_spec)
+    def to_tf(self, **options: Any) -> tf.data.Dataset:
+        """Return a ``tf.data.Dataset``; see :func:`covey.adapters.tensorflow.to_tf`.
+
+        Args:
+            options: `element_spec`.
+        """
+        dataset: tf.data.Dataset = _adapter("tensorflow").to_tf(self, **options)
         return dataset
 
-    def to_torch(
-        self,
-        *,
-        device: Any = None,
-        layout: Literal["NHWC", "NCHW"] = "NHWC",
-        dtype: Any = None,
-        mean: float | Sequence[float] | None = None,
-        std: float | Sequence[float] | None = None,
-        **dataloader_options: Any,
-    ) -> BatchDataLoader:
-        """Return a ``torch.utils.data.DataLoader``; see :func:`covey.adapters.torch.to_torch`."""
-        batches: BatchDataLoader = _adapter("torch").to_torch(
-            self,
-            device=device,
-            layout=layout,
-            dtype=dtype,
-            mean=mean,
-            std=std,
-            **dataloader_options,
-        )
+    def to_torch(self, **options: Any) -> BatchDataLoader:
+        """Return a ``torch.utils.data.DataLoader``; see :func:`covey.adapters.torch.to_torch`.
+
+        Args:
+            options: `device`, `layout`, `dtype`, `mean` and `std`, and options of the DataLoader.
+        """
+        batches: BatchDataLoader = _adapter("torch").to_torch(self, **options)
         return batches
 
-    def to_jax(
-        self,
-        sharding: Any = None,
-        *,
-        prefetch: int = 2,
-        layout: Literal["NHWC", "NCHW"] = "NHWC",
-        dtype: Any = None,
-        mean: float | Sequence[float] | None = None,
-        std: float | Sequence[float] | None = None,
-    ) -> JaxBatches:
-        """Return an iterator of JAX arrays; see :func:`covey.adapters.jax.to_jax`."""
-        batches: JaxBatches = _adapter("jax").to_jax(
-            self, sharding, prefetch=prefetch, layout=layout, dtype=dtype, mean=mean, std=std
-        )
+    def to_jax(self, sharding: Any = None, **options: Any) -> JaxBatches:
+        """Return an iterator of JAX arrays; see :func:`covey.adapters.jax.to_jax`.
+
+        Args:
+            sharding: How each array is sharded.
+            options: `prefetch`, `layout`, `dtype`, `mean` and `std`.
+        """
+        batches: JaxBatches = _adapter("jax").to_jax(self, sharding, **options)
         return batches
 
 

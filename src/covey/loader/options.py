@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +15,11 @@ from covey._threads import cpu_count
 from covey.errors import FeatureError, PlanError, check
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey, check_int
-from covey.schema.pixel_options import Crop, Decode, ImageOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from covey.schema.pixel_options import ImageOptions
 
 SEEDED = ("rng", "step", "row")
 
 _IMAGES = ImageOptions()
-_IMAGE_FIELDS = tuple(each.name for each in fields(ImageOptions))
 
 
 class Hook:
@@ -43,26 +39,6 @@ class Hook:
         self.option = option
         self.function = function
         self._names = accepted(function)
-
-    def check_arguments(self, count: int, description: str) -> None:
-        """Raise FeatureError if the function cannot be called with `count` arguments.
-
-        Args:
-            count: Number of positional arguments; ``rng``, ``step`` and ``row`` are keywords.
-            description: What they are, for the message.
-        """
-        try:
-            signature = inspect.signature(self.function)
-        except (TypeError, ValueError):  # a builtin without a signature
-            return
-        try:
-            signature.bind(*[None] * count, **dict.fromkeys(self._names))
-        except TypeError as error:
-            raise FeatureError(
-                option=self.option,
-                found=f"a function of {signature}",
-                allowed=f"a function of {description}",
-            ) from error
 
     def __call__(self, *arguments: Any, key: BatchKey, row: int | None = None) -> Any:
         seeded: dict[str, Any] = {}
@@ -119,34 +95,6 @@ def add_location(error: Exception, location: str) -> None:
 MAX_THREADS = 1024
 MAX_PREFETCH = 2**20
 MAX_PAD_LENGTH = 2**31 - 1
-
-
-class LoadKeywords(TypedDict, total=False):
-    """Keyword arguments of batches: the fields of LoadOptions and of ImageOptions."""
-
-    rank: int | None
-    world_size: int | None
-    mode: Mode
-    select: str | Iterable[str] | None
-    as_dict: bool
-    transform: Callable[..., Any] | None
-    batch_transform: Callable[..., Any] | None
-    augmenter: Callable[..., Any] | None
-    decode_images: bool
-    image_size: int | tuple[int, int] | Literal["ragged"] | None
-    crop: Crop
-    crop_scale: tuple[float, float]
-    crop_ratio: tuple[float, float]
-    flip: bool
-    views: int
-    decode: Decode
-    pad: float | Mapping[str, Any] | None
-    pad_length: int | Mapping[str, int] | None
-    pad_lengths: bool
-    truncate: bool
-    threads: int | None
-    prefetch: int | None
-    reuse_buffers: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,15 +164,21 @@ class LoadOptions:
     reuse_buffers: bool = False
 
     @classmethod
-    def of(cls, **options: Unpack[LoadKeywords]) -> LoadOptions:
+    def of(cls, **options: Any) -> LoadOptions:
         """Return the options of keyword arguments.
 
         >>> LoadOptions.of(image_size=224, threads=2).images.size
         (224, 224)
         """
-        given: dict[str, Any] = dict(options)
-        images = {name: given.pop(name) for name in _IMAGE_FIELDS if name in given}
-        return cls(images=ImageOptions(**images), **given)
+        names = [each.name for each in fields(ImageOptions) if each.name in options]
+        images = {name: options.pop(name) for name in names}
+        return cls(images=ImageOptions(**images), **options)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of the keyword arguments."""
+        names = [each.name for each in (*fields(cls), *fields(ImageOptions))]
+        return [name for name in names if name != "images"]
 
     def __post_init__(self) -> None:
         if self.threads is not None:
