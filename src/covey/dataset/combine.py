@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,7 +82,9 @@ def add(first: Dataset, second: Dataset) -> Dataset:
     features, stored = _merge_features(first, second, names)
     labels = None
     if first._labels is not None or second._labels is not None or new_ids is not None:
-        others = second.labels if new_ids is None else new_ids[second.labels + 1]
+        others = second.labels
+        if new_ids is not None:  # -1 is the unknown class of a ClassLabel
+            others = renumber(others, np.arange(-1, len(new_ids)), np.append(-1, new_ids))
         labels = np.concatenate([first.labels, others])
     gatherer = Gatherer(
         (*first._gatherer.tables, *second._gatherer.tables), **first._gatherer.options
@@ -93,7 +95,7 @@ def add(first: Dataset, second: Dataset) -> Dataset:
         gatherer=gatherer,
         features=features,
         names=names,
-        selection=Selection(len(gatherer.rows), ids=None if is_all else np.concatenate(ids)),
+        selection=Selection(len(gatherer.rows), None if is_all else np.concatenate(ids)),
         labels=labels,
         keys=None,
         stored_label=None if labels is None else stored,
@@ -112,7 +114,7 @@ def _concatenate(first: Dataset, second: Dataset) -> Dataset:
     if first._labels is not None and second._labels is not None:
         labels = np.concatenate([first._labels, second._labels])
     ids = np.concatenate([first._selection.all(), second._selection.all()])
-    return first._with(selection=Selection(len(first._gatherer.rows), ids=ids), labels=labels)
+    return first._with(selection=Selection(len(first._gatherer.rows), ids), labels=labels)
 
 
 def _check_same_options(first: Dataset, second: Dataset) -> None:
@@ -137,7 +139,7 @@ def _check_same_options(first: Dataset, second: Dataset) -> None:
 
 
 def _merge_names(first: Dataset, second: Dataset) -> tuple[tuple[str, ...] | None, Ids | None]:
-    """Return the class names of both, and the new ids of the classes of the second, from -1 on."""
+    """Return the class names of both, and the new ids of the classes of the second."""
     a, b = first._names, second._names
     if first.label is None or (a is None and b is None):
         return None, None
@@ -147,20 +149,24 @@ def _merge_names(first: Dataset, second: Dataset) -> tuple[tuple[str, ...] | Non
             feature=first.label,
             remedy="open the other with features= in which the label is a ClassLabel with names",
         )
-    for each, known in ((first, a), (second, b)):
-        labels = each.classes.labels
-        unnamed = labels[(labels < -1) | (labels >= len(known))]
-        if len(unnamed):
-            raise DatasetError(
-                f"class {unnamed[0]} of a dataset to add has no name; there are {len(known)} names",
-                feature=first.label,
-            )
     if b[: len(a)] == a or a[: len(b)] == b:  # the ids of the second stay, too
         return max(a, b, key=len), None
-    names = extend_names(a, b)
+    names, new_ids = merge_names([a, b])
+    return names, None if new_ids is None else new_ids[1]
+
+
+def merge_names(known: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], list[Ids] | None]:
+    """Return the names of all classes, and for each argument the new ids of its classes.
+
+    Those of the first stay. The second value is None if all ids stay.
+    """
+    names = known[0]
+    for each in known[1:]:
+        names = extend_names(names, each)
+    if all(each == names[: len(each)] for each in known):
+        return names, None
     ids = {name: number for number, name in enumerate(names)}
-    new = [-1, *(ids[name] for name in b)]  # -1 is the unknown class of a ClassLabel
-    return names, np.array(new, np.int64)
+    return names, [np.array([ids[name] for name in each], np.int64) for each in known]
 
 
 def _merge_features(

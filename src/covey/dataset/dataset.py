@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -15,10 +14,10 @@ from numpy.typing import NDArray
 from covey._html import features_html
 from covey._text import count_of, outline
 from covey.classes import ClassNames, ClassTable, Labels, check_labels
+from covey.dataset import export
 from covey.dataset.combine import add, divide, number_classes
 from covey.dataset.selection import Ids, RawRecords, Selection, parse_ids
 from covey.errors import (
-    CoveyError,
     DatasetError,
     FormatError,
     check,
@@ -40,11 +39,11 @@ from covey.reading import Gatherer
 from covey.reading.rows import Table
 from covey.results import SkippedRecord
 from covey.schema import Features, Image
-from covey.schema.codec import leaf, row_of
+from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.image_summary import ImageSummary
 from covey.schema.pixel_options import check_max_pixels
-from covey.schema.pixels import ImageColumn, decode_images, different_sizes, find_sizes
+from covey.schema.pixels import ImageColumn, decode_images, different_sizes
 from covey.schema.types import Feature
 
 if TYPE_CHECKING:
@@ -67,9 +66,6 @@ _ARGUMENTS = ("gatherer", "features", "label", "names", "selection", "labels", "
 
 # Selections of features whose decoders are kept.
 _MAX_STORED = 16
-
-# Number of images of a part of a dataset whose sizes are compared.
-_PROBED_IMAGES = 32
 
 
 class Dataset:
@@ -217,7 +213,7 @@ class Dataset:
             for each in parents:
                 parent = parent[each]
             parent[name] = self.labels_of(ids)
-        elif self._class_ids_by_string:
+        elif self._names is not None and is_string(features[self.label]):
             self._check_strings(features.find(columns, self.label), ids)
         return columns
 
@@ -234,22 +230,13 @@ class Dataset:
             self._stored[id(features)] = found
         return found[1]
 
-    @cached_property
-    def _class_ids_by_string(self) -> dict[str, int]:
-        """The class ids of the label strings; empty if labels are not strings."""
-        kind = None if self.label is None else self.features.get(self.label)
-        if self._names is None or kind is None or not is_string(kind):
-            return {}
-        return {name: number for number, name in enumerate(self._names)}
-
     def _check_strings(self, column: Any, ids: Ids) -> None:
         """Compare label strings with the index, as the native core does with integers."""
-        found = [self._class_ids_by_string.get(string) for string in decode_strings(column)]
-        expected = self.labels_of(ids).tolist()
-        for row, (class_id, indexed) in enumerate(zip(found, expected, strict=True)):
-            if class_id != indexed:
+        known, found = self._names or (), decode_strings(column)
+        for row, class_id in enumerate(self.labels_of(ids).tolist()):
+            if not 0 <= class_id < len(known) or found[row] != known[class_id]:
                 raise DatasetError(
-                    f"the class is {column[row]!r}, but its id in the index is {indexed}; the "
+                    f"the class is {column[row]!r}, but its id in the index is {class_id}; the "
                     "shard was modified, or the index belongs to another dataset",
                     **self.place(int(ids[row])).fields,
                     remedy="run `covey index` to rebuild the index",
@@ -273,9 +260,12 @@ class Dataset:
         Args:
             names: The features to decode; by default all.
         """
+        return self._show(self._features_of(names), np.arange(len(self), dtype=np.int64))
+
+    def _features_of(self, names: Iterable[str] | str | None) -> Features:
+        """Return the features with these names; all for None."""
         selected = [names] if isinstance(names, str) else names
-        features = self.features if selected is None else self.features.select(selected)
-        return self._show(features, np.arange(len(self), dtype=np.int64))
+        return self.features if selected is None else self.features.select(selected)
 
     @property
     def raw(self) -> RawRecords:
@@ -422,33 +412,24 @@ class Dataset:
         return loader
 
     def _check_image_sizes(self, loader: Loader) -> None:
-        """Raise an error if it is known that the images of a feature have different sizes.
+        """Raise an error if the index knows that the images of a feature have different sizes.
 
-        The index knows the sizes in all of its records. If a part of them is drawn, or images are
-        rotated, the sizes of some examples decide. Other differences are found in the batch that
-        has them.
+        It knows the sizes in all of its records. If a part of them is drawn, or images are rotated,
+        the batch that has different sizes raises the error.
         """
         content, plan = loader.format, loader.plan
         assert isinstance(content, BatchFormat)
-        if content.options.images.image_size is not None:
+        is_part = isinstance(plan, BalancedPlan) and plan.examples < len(self)
+        if content.options.images.image_size is not None or is_part or not self._selection.is_all:
             return
+        summaries = [table.index.metadata.images or {} for table in self.tables]
         for name in content.image_names:
-            feature, found = content.features[name], self._image_summary(name)
+            feature = content.features[name]
+            known = sum((each[name] for each in summaries if name in each), ImageSummary())
+            sizes = {size for size in (known.smallest, known.largest) if size is not None}
             assert isinstance(feature, Image)
-            if None not in feature.shape[:2] or found is None:
-                continue
-            summary, is_exact = found
-            sizes = {size for size in (summary.smallest, summary.largest) if size is not None}
-            is_part = isinstance(plan, BalancedPlan) and plan.examples < len(self)
-            is_rotated = feature.exif_orientation and summary.oriented > 0
-            if len(sizes) > 1 and (is_part or is_rotated or not is_exact):
-                ids = plan.records if isinstance(plan, BalancedPlan) else np.arange(len(self))
-                ids = ids[:: max(1, len(ids) // _PROBED_IMAGES)]
-                sizes = set()
-                with suppress(CoveyError):  # the batch that has the record raises it
-                    columns = self.decode(self.features.select((name,)), ids)
-                    sizes = find_sizes(feature, leaf(columns))
-            if len(sizes) > 1:
+            is_rotated = feature.exif_orientation and known.oriented > 0
+            if None in feature.shape[:2] and len(sizes) > 1 and not is_rotated:
                 raise content.explain_sizes(different_sizes(sizes, feature=name))
 
     # Selections.
@@ -474,22 +455,13 @@ class Dataset:
             UnknownClassError: If no example has a class.
         """
         labels: Any = label if isinstance(label, (list, tuple, range, np.ndarray)) else [label]
-        chosen = [self._records(self.classes.position(each)) for each in labels]
-        positions = np.concatenate([np.zeros(0, np.int64), *chosen])
-        return self._at(np.unique(positions))
-
-    def _records(self, position: int) -> Ids:
-        """Return the examples of a class, and check that its index lists match the rows."""
-        ids, label = self.classes.records(position), self.classes.labels[position]
-        # Distinct, and as many as the class has: then none is missing.
-        is_valid = bool((np.diff(ids) > 0).all()) and int(ids[-1]) < len(self)
-        if not is_valid or (self.labels[ids] != label).any():
-            raise FormatError(
-                f"the index lists records of other classes in class {self.class_names[label]!r}",
-                path=self._gatherer.tables[0].files.directory,
-                remedy="rebuild it with `covey index`",
-            )
-        return ids
+        table, positions = self.classes, {self.classes.position(each) for each in labels}
+        chosen = [table.records(each) for each in positions]
+        classes = table.labels[np.array([*positions], np.int64)].repeat([*map(len, chosen)])
+        ids, order = np.unique(np.concatenate([np.zeros(0, np.int64), *chosen]), return_index=True)
+        # Lists with an example twice are wrong, too: another one is missing.
+        self.check_classes(ids, classes[order] if len(ids) == len(classes) else classes)
+        return self._at(ids)
 
     @checks_keywords()
     def filter(
@@ -513,15 +485,14 @@ class Dataset:
             DatasetError: If the function returns another type than bool.
             UnknownClassError: If no example has a class.
         """
-        if function is None:
-            if classes is None or select is not None:
-                option = "select" if classes is not None else "filter()"
-                raise DatasetError(
-                    option=option, allowed="given with a function, or replaced by classes"
-                )
-            return self.where(label=classes)
+        if function is None and (classes is None or select is not None):
+            option = "select" if classes is not None else "filter()"
+            raise DatasetError(
+                option=option, allowed="given with a function, or replaced by classes"
+            )
         if classes is not None:
-            return self.where(label=classes).filter(function, select=select)
+            chosen = self.where(label=classes)
+            return chosen if function is None else chosen.filter(function, select=select)
         check(
             "function",
             function,
@@ -529,31 +500,25 @@ class Dataset:
             "a function of an example",
             remedy="pass class names by the keyword classes",
         )
-        names = [select] if isinstance(select, str) else select
-        features = self.features if names is None else self.features.select(names)
+        assert function is not None
+        features = self._features_of(select)
         kept: list[int] = []
         for ids in self.raw.chunks():
             columns = self._show(features, ids)
             for row, number in enumerate(ids.tolist()):
-                if self._keeps(function, row_of(columns, row), number):
-                    kept.append(number)
-        return self.select(np.array(kept, np.int64))
-
-    def _keeps(
-        self, function: Callable[[dict[str, Any]], bool], example: dict[str, Any], number: int
-    ) -> bool:
-        try:
-            result: Any = function(example)
-        except Exception as error:
-            add_location(error, f"in the function of filter() for {self.place(number)}")
-            raise
-        if not isinstance(result, (bool, np.bool_)):
-            raise DatasetError(
-                f"the function of filter() returned {type(result).__name__} for example {number}; "
-                "must return bool",
-                **self.place(number).fields,
-            )
-        return bool(result)
+                try:
+                    result: Any = function(row_of(columns, row))
+                except Exception as error:
+                    add_location(error, f"in the function of filter() for {self.place(number)}")
+                    raise
+                if not isinstance(result, (bool, np.bool_)):
+                    raise DatasetError(
+                        f"the function of filter() returned {type(result).__name__} for example "
+                        f"{number}; must return bool",
+                        **self.place(number).fields,
+                    )
+                kept += [number] if result else []
+        return self.select(kept)
 
     def map(self, *arguments: Any, **options: Any) -> NoReturn:
         """Raise DatasetError: a dataset has the examples of its files.
@@ -622,9 +587,7 @@ class Dataset:
         Args:
             select: The features, by default all.
         """
-        from covey.dataset.export import to_pandas
-
-        return to_pandas(self, select)
+        return export.to_pandas(self, select)
 
     @checks_keywords()
     def to_hf(
@@ -639,9 +602,7 @@ class Dataset:
             streaming: Return an IterableDataset that reads the shards when it is iterated. By
                 default all examples are read into memory.
         """
-        from covey.dataset.export import to_hf
-
-        return to_hf(self, select, streaming=streaming)
+        return export.to_hf(self, select, streaming=streaming)
 
     @staticmethod
     def from_hf(
@@ -662,9 +623,7 @@ class Dataset:
             split: Name of the split; by default that of the dataset, or ``"train"``.
             options: Options of :func:`covey.write`, such as `label` or ``mode="overwrite"``.
         """
-        from covey.dataset.export import from_hf
-
-        return from_hf(dataset, path, split=split, **options)
+        return export.from_hf(dataset, path, split=split, **options)
 
     # Display.
 
@@ -709,13 +668,6 @@ class Dataset:
         """Return the location of an example."""
         return self._gatherer.rows.location(int(self._selection.take(np.array([number]))[0]))
 
-    def _image_summary(self, name: str) -> tuple[ImageSummary, bool] | None:
-        summaries = [table.index.metadata.images or {} for table in self._gatherer.tables]
-        known = [each[name] for each in summaries if name in each]
-        if not known:
-            return None
-        return sum(known, ImageSummary()), self._selection.is_all
-
     @cached_property
     def _numbers(self) -> Ids | None:
         return None if self._selection.is_all else self._selection.all()
@@ -756,7 +708,7 @@ class Dataset:
         """Return the dataset of the examples at `positions`."""
         ids = self._selection.take(positions, check=True)
         return self._with(
-            selection=Selection(len(self._gatherer.rows), ids=ids),
+            selection=Selection(len(self._gatherer.rows), ids),
             labels=None if self._labels is None else self._labels[positions],
         )
 

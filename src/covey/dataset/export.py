@@ -51,12 +51,11 @@ class ExportColumns:
     ) -> None:
         self.dataset = dataset
         self.pixels = pixels and dataset._pixels
-        names = [select] if isinstance(select, str) else select
-        self.features = dataset.features if names is None else dataset.features.select(names)
+        self.features = dataset._features_of(select)
         self.kinds: dict[str, Feature] = dict(self.features)
         self._added: str | None = None
         label = dataset.label
-        if names is None and label is not None and label not in dataset.features:
+        if select is None and label is not None and label not in dataset.features:
             self._added = next(each for each in ("label", "class", label) if each not in self.kinds)
             known = dataset._names
             self.kinds[self._added] = Tensor("int64") if known is None else ClassLabel(known)

@@ -194,10 +194,6 @@ def _undescribed(storage: Storage, directory: str) -> Layout:
         return _directory(storage, inner)
     files = _record_files(storage, listed)
     uncommitted = _uncommitted(storage, directory, files)
-    if uncommitted:
-        described = _described(storage, directory)  # a writer may have committed in the meantime
-        if described is not None:
-            return described
     if uncommitted and len(uncommitted) == len(files):
         raise DatasetError(
             f"there is no dataset ({INFO_FILE}), only shards of a write that was not committed "
@@ -267,26 +263,20 @@ def _dataset(storage: Storage, directory: str) -> Layout | None:
 def _features(storage: Storage, directory: str) -> Features | None:
     """Return the features in TFDS' files; None if there are no such files.
 
-    A writer replaces these files one by one. If they do not match, they are read again until they
-    match or have not changed.
+    A writer replaces these files one by one. If they do not match, they are read once more.
     """
-    before: dict[str, bytes] | None = None
-    while True:
-        found: dict[str, bytes] = {}
 
-        def read(name: str, found: dict[str, bytes] = found) -> bytes:
-            found[name] = storage.read(storage.join(directory, name))
-            return found[name]
+    def read(name: str) -> bytes:
+        return storage.read(storage.join(directory, name))
 
+    try:
         try:
             return features_from_tfds(directory, read)
-        except FileNotFoundError:
-            return None
         except (FormatError, FeatureError):
-            if found == before:
-                raise
-            before = found
             time.sleep(_REREAD_DELAY_S)
+            return features_from_tfds(directory, read)
+    except FileNotFoundError:
+        return None
 
 
 def _datum(storage: Storage, directory: str) -> Layout | None:
@@ -380,19 +370,12 @@ def files_layout(
     splits = {
         split: SplitFiles(
             ShardFiles(storage, root, tuple(part), keeps_index),
-            _stem(split, part, directory),
+            unique_sidecar_stem(part) if directory is None else f"covey-{split}",
             missing=() if pattern is None else find_missing(part, pattern),
         )
         for split, part in by_split.items()
     }
     return Layout("TFRecords", path or f"{len(paths)} files", storage, splits, None)
-
-
-def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
-    """Return the stem of the index of files, which must differ from those of other files."""
-    if directory is not None:
-        return f"covey-{split}"
-    return unique_sidecar_stem(names)
 
 
 def _common_directory(storage: Storage, paths: Sequence[str]) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import Labels, check_labels, renumber
-from covey.dataset.combine import number_classes, stored_label
+from covey.dataset.combine import merge_names, number_classes, stored_label
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.selection import Selection
 from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning, check
 from covey.index import GUESS, Index, IndexBuilder, IndexMetadata, find_or_build_index
-from covey.labels import extend_names
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
 from covey.schema.merge import unify
@@ -99,7 +99,7 @@ def open(  # noqa: A001 - like gzip.open
         threads=threads,
         progress=progress,
     )
-    while True:
+    for is_last in (False, True):
         layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
         try:
             terms = parse_split(_only_split(layout, split), layout.splits, layout.path)
@@ -114,8 +114,9 @@ def open(  # noqa: A001 - like gzip.open
             )
             return dataset if labels is None else number_classes(dataset)
         except (CoveyError, OSError):
-            if not layout.is_replaced():
+            if is_last or not layout.is_replaced():
                 raise
+    raise AssertionError
 
 
 def open_layout(
@@ -157,14 +158,19 @@ def open_layout(
     tables = [Table(index, layout.splits[name].files) for name, index in found.items()]
     gatherer = Gatherer(tables, verify=verify, mmap=builder.mmap, cache_bytes=cache_bytes)
     first = dict(zip(found, gatherer.rows.first_records, strict=True))
-    chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in slices]
+    chosen = [
+        range(first[each.split] + each.begin, first[each.split] + each.end) for each in slices
+    ]
+    ids: Any = range(chosen[0].start, chosen[-1].stop)
+    if any(before.stop != after.start for before, after in pairwise(chosen)):
+        ids = np.concatenate([np.arange(each.start, each.stop) for each in chosen])
     # A split without records has no known features or classes.
     metadata = [index.metadata for index in found.values() if len(index)]
     metadata = metadata or [next(iter(found.values())).metadata]
     declared, label = builder.declared, metadata[0].label
     features = declared if declared is not None else _merge_features(metadata, layout)
     names, new_ids = _merge_classes(metadata, list(found.values()))
-    selection = Selection(len(gatherer.rows), chosen)
+    selection = Selection(len(gatherer.rows), ids)
     labels = None if new_ids is None else _renumber(gatherer, selection.all(), new_ids)
     return Dataset(
         gatherer,
@@ -257,14 +263,11 @@ def _merge_classes(
     named = [each for each in known if each is not None]
     if not named or len(named) < len(known):
         return (named[0] if named else None), None
-    names = named[0]
-    for each in named[1:]:
-        names = extend_names(names, each)
-    if all(each == names[: len(each)] for each in named):
-        return names, None  # later splits only add classes
-    ids = {name: number for number, name in enumerate(names)}
-    old = [index.metadata.class_names or () for index in indexes]
-    return names, [np.array([ids[name] for name in each], np.int64) for each in old]
+    names, new_ids = merge_names(named)
+    if new_ids is None:
+        return names, None
+    found = iter(new_ids)
+    return names, [next(found) if len(index) else np.zeros(0, np.int64) for index in indexes]
 
 
 def _renumber(

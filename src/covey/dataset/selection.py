@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,31 +26,19 @@ _MAX_READ_BYTES = 16 << 20
 
 
 class Selection:
-    """A sequence of record ids: ranges, or single ids.
+    """A sequence of record ids.
 
     Args:
         records: The number of records in the open splits.
-        ranges: The selected ranges, as (begin, end); by default all records.
-        ids: The selected record ids, in place of ranges.
+        ids: The selected record ids; by default all.
     """
 
-    def __init__(
-        self,
-        records: int,
-        ranges: Iterable[tuple[int, int]] | None = None,
-        ids: Ids | None = None,
-    ) -> None:
-        self._ids = ids
-        given = [(0, records)] if ranges is None else list(ranges)
-        pairs = [(begin, end) for begin, end in given if end > begin]
-        self._begins = np.array([begin for begin, _ in pairs], np.int64)
-        lengths = np.array([end - begin for begin, end in pairs], np.int64)
-        self._ends = np.cumsum(lengths)
-        self.is_all = ids is None and pairs == ([(0, records)] if records else [])
-        self._length = len(ids) if ids is not None else int(lengths.sum())
+    def __init__(self, records: int, ids: Ids | range | None = None) -> None:
+        self._ids = range(records) if ids is None else ids
+        self.is_all = isinstance(self._ids, range) and self._ids == range(records)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._ids)
 
     def take(self, positions: Ids, *, check: bool = False) -> Ids:
         """Return the record ids at positions of the selection.
@@ -65,20 +53,13 @@ class Selection:
         if self.is_all and not check:
             return positions
         length = len(self)
-        if len(positions) and (int(positions.min()) < -length or int(positions.max()) >= length):
-            wrong = positions[(positions < -length) | (positions >= length)][0]
-            raise out_of_range(int(wrong), length)
+        wrong = positions[(positions < -length) | (positions >= length)]
+        if len(wrong):
+            raise out_of_range(int(wrong[0]), length)
         positions = np.where(positions < 0, positions + length, positions)
-        if self._ids is not None:
-            return self._ids[positions]
-        if self.is_all:
-            return positions
-        if len(self._begins) == 1:
-            shifted: Ids = positions + self._begins[0]
-            return shifted
-        part = np.searchsorted(self._ends, positions, side="right")
-        lengths = np.diff(self._ends, prepend=0)
-        return positions - (self._ends - lengths)[part] + self._begins[part]
+        if isinstance(self._ids, range):
+            return np.asarray(positions + self._ids.start)
+        return self._ids[positions]
 
     def all(self) -> Ids:
         """Return all record ids, in order."""
@@ -112,27 +93,20 @@ def parse_ids(key: Any, length: int) -> Ids:
         array = np.asarray(key)
     except ValueError:  # lists of different lengths
         array = np.zeros((), object)
-    if array.dtype == object and array.ndim == 1 and all(type(each) is int for each in key):
-        raise out_of_range(max(key, key=abs), length)
-    if array.dtype == bool:
-        if array.shape != (length,):
-            raise IndexError(f"the mask has shape {array.shape}; must be ({length},)")
+    if array.dtype == bool and array.shape == (length,):
         return np.flatnonzero(array)
+    if array.dtype == bool:
+        raise IndexError(f"the mask has shape {array.shape}; must be ({length},)")
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64)
-    if array.dtype.kind not in "iu" or array.ndim > 1:
+    if array.dtype.kind not in "iu" or array.ndim != 1:
         raise TypeError(
-            f"the index is {_describe(key)}; must be an integer, a slice, or a list of integers"
+            f"the index is {str(key)[:60]!r} of type {type(key).__name__}; must be an integer, a "
+            "slice, or a list of integers"
         )
-    if array.dtype.kind == "u" and int(array.max()) >= 2**63:
-        raise out_of_range(int(array.max()), length)
-    return parse_ids(int(array), length) if array.ndim == 0 else np.asarray(array, np.int64)
-
-
-def _describe(key: Any) -> str:
-    if isinstance(key, np.ndarray):
-        return f"an array of {key.dtype} with shape {key.shape}"
-    return f"{str(key)[:60]!r} of type {type(key).__name__}"
+    if array.dtype == np.uint64:  # the number that does not fit is out of range, too
+        array = np.minimum(array, np.uint64(np.iinfo(np.int64).max))
+    return array.astype(np.int64)
 
 
 class RawRecords(Sequence[bytes]):
@@ -144,11 +118,9 @@ class RawRecords(Sequence[bytes]):
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._gatherer = dataset._gatherer
-        self._selection = dataset._selection
 
     def __len__(self) -> int:
-        return len(self._selection)
+        return len(self._dataset)
 
     @overload
     def __getitem__(self, key: int) -> bytes: ...
@@ -166,7 +138,7 @@ class RawRecords(Sequence[bytes]):
 
     def read(self, ids: Ids) -> list[bytes]:
         """Return the records `ids`."""
-        return self._gatherer.records(self._selection.take(ids))
+        return self._dataset._gatherer.records(self._dataset._selection.take(ids))
 
     def __iter__(self) -> Iterator[bytes]:
         for ids in self.chunks():
@@ -197,7 +169,7 @@ class RawRecords(Sequence[bytes]):
 
     def lengths(self, ids: Ids) -> Ids:
         """Return the sizes of the records `ids` in bytes."""
-        return self._gatherer.rows.lengths(self._selection.take(ids))
+        return self._dataset._gatherer.rows.lengths(self._dataset._selection.take(ids))
 
     def batches(self, plan: Plan, *, threads: int | None = None) -> Loader:
         """Return a loader of undecoded records; a batch is an array of bytes objects.
@@ -207,8 +179,8 @@ class RawRecords(Sequence[bytes]):
             threads: Number of threads that prefetch batches, as for
                 :class:`covey.loader.LoadOptions`; mapped records are never prefetched.
         """
-        first = self._selection.take(plan.batch(0))
-        is_mapped = self._gatherer.mapped(first) is not None
+        first = self._dataset._selection.take(plan.batch(0))
+        is_mapped = self._dataset._gatherer.mapped(first) is not None
         options = LoadOptions(
             rank=plan.rank,
             world_size=plan.world_size,
