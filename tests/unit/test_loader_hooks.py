@@ -245,14 +245,6 @@ def test_hooks_of_other_arguments(ds):
         assert note.endswith(f"batch_transform= receives {found}")
 
 
-def test_a_name_that_an_example_does_not_have(ds):
-    loader = ds.batches(3, 2, transform=lambda example: example["txt"])
-    with pytest.raises(KeyError) as caught:
-        loader.batch(4)
-    (note,) = caught.value.__notes__
-    assert note.endswith("step 4, row 0; it is a function of one argument, a dict of 'x', 'label'")
-
-
 def test_batch_transform_without_label(tmp_path):
     write([{"x": n} for n in range(10)], tmp_path, shuffle=False)
     with opened(tmp_path) as ds:

@@ -134,17 +134,6 @@ def test_selected_feature(sentences, name):
         assert same(plain(alone), plain(x[name]))
 
 
-def test_a_feature_with_the_name_of_the_lengths(tmp_path):
-    many = [{"x": [1] * n, "x_length": n, "label": 0} for n in range(1, 5)]
-    write(many, tmp_path / "data", label="label")
-    with opened(tmp_path / "data") as ds:
-        with pytest.raises(FeatureError) as caught:
-            ds.sequential(4, pad=0, select="all").batch(0)
-        assert "pad_lengths=False" in caught.value.remedy
-        x, _ = ds.sequential(4, pad=0, select="all", pad_lengths=False).batch(0)
-        assert sorted(x["x_length"].tolist()) == [1, 2, 3, 4]
-
-
 def test_rows_that_are_too_long(sentences):
     loader = sentences.sequential(20, select="tokens", pad=0, pad_length=4)
     sizes = [example(number)["size"] for number in range(COUNT)]
@@ -162,20 +151,6 @@ def test_rows_that_are_too_long(sentences):
     with pytest.raises(FeatureError) as caught:
         sentences.batches(4, 2, select="tokens", pad=0, pad_length=4, world_size=2, rank=1).batch(2)
     assert caught.value.row >= 4  # of the batch of both ranks
-
-
-def test_state_ranks_and_processes(sentences):
-    options = {"seed": 9, "select": ["tokens", "frames"], "pad": 0, "pad_length": 8}
-    expected = list(sentences.batches(4, 2, threads=0, **options).take(9))
-    resumed = sentences.batches(4, 2, threads=2, **options)
-    resumed.seek(4)
-    resumed = pickle.loads(pickle.dumps(resumed))
-    assert same(list(resumed.take(5)), expected[4:])
-    ranks = [sentences.batches(4, 2, rank=r, world_size=2, **options) for r in range(2)]
-    for step, parts in enumerate(zip(*(rank.take(9) for rank in ranks), strict=True)):
-        for name in expected[step][0]:
-            joined = np.concatenate([x[name] for x, _ in parts])
-            assert same(joined, expected[step][0][name])
 
 
 def test_extra_padding_of_a_pickled_loader(sentences):
@@ -300,6 +275,9 @@ def test_name_of_lengths_exists(tmp_path):
         with pytest.raises(FeatureError) as caught:
             ds.sequential(4, pad=0).batch(0)
         assert caught.value.feature == "x_length"
+        assert "pad_lengths=False" in caught.value.remedy
+        x, _ = ds.sequential(4, pad=0, select="all", pad_lengths=False).batch(0)
+        assert sorted(x["x_length"].tolist()) == [0, 1, 2, 3]
         assert ds.sequential(4, pad=0, select="x").batch(0)[0]["x"].shape == (4, 3)
     with opened(tmp_path / "data", label="x_length") as ds, pytest.raises(FeatureError) as caught:
         ds.sequential(4, pad=0, select="x", as_dict=True).batch(0)
