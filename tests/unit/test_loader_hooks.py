@@ -137,7 +137,6 @@ INVALID_RESULTS = {
     "None in a dict": (lambda each: {"x": 1, "y": {"z": None}}, "NoneType", "y/z"),
     "generator": (lambda each: {"x": (n for n in "ab")}, "generator", "x"),
     "key": (lambda each: {"x": 1, 2: 3}, "dict of 'x', 2", None),
-    "label alone": (lambda each: {"label": 1}, "dict of 'label'", None),
 }  # fmt: skip
 
 

@@ -119,23 +119,15 @@ def _concatenate(first: Dataset, second: Dataset) -> Dataset:
 
 def _check_same_options(first: Dataset, second: Dataset) -> None:
     """Raise DatasetError if the datasets were opened with different options."""
-    options = [
-        {
-            "label": each.label,
-            "decode_images": each._pixels,
-            "max_pixels": each.max_pixels,
-            **each._gatherer.options,
-        }
+    a, b = (
+        {"label": each.label, "decode_images": each._pixels, "max_pixels": each.max_pixels}
+        | each._gatherer.options
         for each in (first, second)
-    ]
-    for name, value in options[0].items():
-        if value != options[1][name]:
-            raise DatasetError(
-                f"the datasets to add have different values of {name}: {value!r} and "
-                f"{options[1][name]!r}",
-                option=name,
-                remedy="open both with the same options",
-            )
+    )
+    for name in a:
+        reason = f"the datasets to add have different values of {name}: {a[name]!r} and {b[name]!r}"
+        if a[name] != b[name]:
+            raise DatasetError(reason, option=name, remedy="open both with the same options")
 
 
 def _merge_names(first: Dataset, second: Dataset) -> tuple[tuple[str, ...] | None, Ids | None]:

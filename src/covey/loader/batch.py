@@ -14,7 +14,7 @@ from covey.arrays import StringArray
 from covey.errors import FeatureError, ImageSizeError, check, list_names
 from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
-from covey.loader.padding import Padding, describe, stack
+from covey.loader.padding import Padding, stack
 from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Image, Tensor
 from covey.schema.codec import flat_items, leaf, nest, row_of
@@ -287,7 +287,7 @@ class BatchFormat:
             column, image = source.images[number]
             encoded = self._encoded(names[column], ids[row : row + 1])
             out = [outputs[view][row : row + 1] for view in views[column]]
-            locate = partial(_same_location, self.examples.place(int(ids[row])))
+            locate = self._locator(ids[row : row + 1])
             image.decode(encoded, locate, (key.seed, key.step, key.row + row), out)
 
     def _transform(
@@ -310,17 +310,7 @@ class BatchFormat:
                     f"row {key.row + row}; it is a function of {self._example_outline}",
                 )
                 raise
-        stacked = stack(results, partial(self._row_fields, ids, key))
-        if isinstance(stacked, Mapping) and self.names:
-            check(
-                "result of transform",
-                describe(results[0]),
-                self._without_label(stacked),
-                "a dict with a feature besides the label",
-                error=FeatureError,
-                **self._row_fields(ids, key, 0),
-            )
-        return stacked
+        return stack(results, partial(self._row_fields, ids, key))
 
     @property
     def _example_outline(self) -> str:
@@ -450,7 +440,3 @@ class Format(Protocol):
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
     ) -> Any:
         """Return a batch of the examples `ids`, as :meth:`BatchFormat.build` does."""
-
-
-def _same_location(location: RecordLocation, _: int) -> RecordLocation:
-    return location

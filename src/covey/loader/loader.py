@@ -296,10 +296,8 @@ class Loader(ForkAware):
         other.__dict__.update(self.__dict__)
         ForkAware.__init__(other)
         other._iteration, other._producer, other._is_requested = object(), None, False
-        other._plan = self._plan if plan is None else plan
-        other._batch = self._batch if batch is None else batch
-        other._format = self._format if format is None else format
-        other._allocate = self._allocate if allocate is None else allocate
+        given = {"_format": format, "_plan": plan, "_batch": batch, "_allocate": allocate}
+        other.__dict__.update({name: each for name, each in given.items() if each is not None})
         return other
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -215,6 +215,7 @@ class NativeProducer:
         self._compose = format.native_composer(source)
         self._closed = False
         self._step = 0
+        outputs = source.outputs
         self._prefetcher = _core.Prefetcher(
             source.gather,
             source.decoder,
@@ -229,7 +230,9 @@ class NativeProducer:
             class_ids=source.class_ids,
             threads=threads,
             depth=min(steps, prefetch),
-            allocate=partial(_allocate, allocate, source.outputs),
+            allocate=lambda rows: tuple(
+                allocate((rows, *shape), dtype) for shape, dtype in outputs
+            ),
             reuse_buffers=options.reuse_buffers,
             images=[(column, image.spec, source.views[column]) for column, image in source.images],
             seed=builder.plan.seed,
@@ -276,14 +279,6 @@ def allocate_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[An
     if hasattr(mmap, "MADV_HUGEPAGE"):  # fewer page faults
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.ndarray(shape, dtype, memory)
-
-
-def _allocate(
-    allocate: Allocate,
-    columns: tuple[RowArray, ...],
-    rows: int,
-) -> tuple[NDArray[Any], ...]:
-    return tuple(allocate((rows, *shape), dtype) for shape, dtype in columns)
 
 
 class ThreadedProducer:
