@@ -147,16 +147,6 @@ def uneven(labels=LABELS):
     return dataset.apply(tf.data.experimental.assert_cardinality(len(labels)))
 
 
-def test_examples_of_different_shapes():
-    def resize(x, y):
-        return tf.image.resize(x, [5, 5]), y
-
-    batches = TFDataSampler(uneven(), 3, 2, load_fn=resize)
-    assert batches.element_spec[0] == tf.TensorSpec([6, 5, 5, 1], tf.float32)
-    for x, y in batches.take(5):
-        assert LABELS[x.numpy()[:, 2, 2, 0].astype(int)].tolist() == y.numpy().tolist()
-
-
 def test_unknown_but_equal_shapes():
     def same(x, y):
         return x[:2], y
@@ -172,20 +162,17 @@ def test_unknown_but_equal_shapes():
 @pytest.mark.parametrize(
     ("ds", "message"),
     [
-        (numbered().repeat(), "the dataset is infinite"),
-        (
-            numbered().filter(lambda x, y: x > 3),
-            "number of examples .* is unknown.*assert_cardinality",
-        ),
+        (numbered().repeat(), r"no known size; use take\(\)"),
+        (numbered().filter(lambda x, y: x > 3), "no known size.*assert_cardinality"),
         (numbered().map(lambda x, y: x), r"must be \(x, y\)"),
         (numbered().map(lambda x, y: {"x": x, "y": y}), r"must be \(x, y\)"),
         (numbered().map(lambda x, y: (x, (y, y))), "select the label with label_output="),
-        (numbered().batch(4), "must be unbatched"),
-        (numbered().take(0), "the dataset has no example"),
+        (numbered().batch(4), r"must be a scalar.*ds.unbatch\(\)"),
+        (numbered().take(0), "the dataset has no examples"),
         (numbered().map(lambda x, y: (x, tf.cast(y, tf.float32) + 0.5)), "must be an integer"),
         (numbered().batch(2).map(lambda x, y: (tf.RaggedTensor.from_tensor(x[None]), y[0])),
          "neither ragged nor sparse"),
-        (uneven(), "different shapes; pass load_fn="),
+        (uneven(), "different shapes.*ds.map, or store paths and pass load_fn="),
         ([1, 2], "must be a tf.data.Dataset"),
     ],
 )  # fmt: skip
@@ -199,17 +186,13 @@ def test_invalid_datasets(ds, message):
     [
         ({"classes_per_batch": 9}, "must be <= 8"),
         ({"class_list": [0, 77]}, "77"),
-        ({"class_list": [77]}, "no examples of the classes in class_list"),
+        ({"class_list": [77]}, "no record of class 77"),
         ({"class_list": "bird"}, "class_list is 'bird'"),
         ({"total_examples_per_class": 0}, "total_examples_per_class is 0"),
-        ({"label_output": "kind"}, "which has no such part"),
+        ({"label_output": "kind"}, "label_output is 'kind'; must be the index or the key"),
         ({"augmenter": 3}, "augmenter is 3"),
         ({"load_fn": "x"}, "load_fn is 'x'"),
         ({"warmup": 0.5}, "warmup is 0.5"),
-        (
-            {"warmup": 5, "augmenter": lambda x, y: (tf.cast(x, tf.float32), y)},
-            "must return the types of its arguments",
-        ),
         ({"seed": -1}, "seed is -1"),
     ],
 )

@@ -117,22 +117,18 @@ def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
             raise ClosedError("the dataset was deleted", remedy="keep a reference to it")
         return found
 
-    def call(function: Callable[..., Any], arguments: list[Any], types: Any) -> Any:
-        # Stateless, so that iterators can be saved in a checkpoint.
-        return tf.numpy_function(partial(_CALLS.call, function), arguments, types, stateful=False)
-
     def read(start: Any, until: Any) -> list[NDArray[Any]]:
         packed = [spec.pack(batch) for batch in find().read(int(start), int(until))]
         return list(map(_stack, zip(*packed, strict=True))) if group > 1 else packed[0]
 
     @no_autograph  # type: ignore[untyped-decorator]
     def begin(number: Any) -> Any:  # without an argument, its result would be a constant
-        scalars = call(lambda _: find().begin(), [number], [tf.int64] * 3)
+        scalars = call_python(lambda _: find().begin(), [number], [tf.int64] * 3)
         return tuple(tf.ensure_shape(each, []) for each in scalars)
 
     @no_autograph  # type: ignore[untyped-decorator]
     def end(start: Any, following: Any) -> Any:
-        ended = call(lambda *each: find().end(*map(int, each)), [start, following], tf.bool)
+        ended = call_python(lambda *each: find().end(*map(int, each)), [start, following], tf.bool)
         return tf.ensure_shape(ended, [])
 
     @no_autograph  # type: ignore[untyped-decorator]
@@ -140,7 +136,7 @@ def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
         @no_autograph  # type: ignore[untyped-decorator]
         def get(step: Any, *_: Any) -> Any:
             types = [each.dtype for each in spec.components]
-            parts = call(read, [step, tf.minimum(step + group, stop)], types)
+            parts = call_python(read, [step, tf.minimum(step + group, stop)], types)
             return spec.unpack(parts, several=group > 1)
 
         batches = tf.data.Dataset.range(start, stop, group).map(get)
@@ -271,6 +267,14 @@ class _Calls:
 
 _CALLS = _Calls()
 atexit.register(_CALLS.finish)
+
+
+def call_python(function: Callable[..., Any], arguments: list[Any], types: Any) -> Any:
+    """Call a Python function in a graph, until the interpreter exits.
+
+    The operation is stateless, so that iterators can be saved in a checkpoint.
+    """
+    return tf.numpy_function(partial(_CALLS.call, function), arguments, types, stateful=False)
 
 
 def position_callback(loader: Loader, *, first_step: int = 0) -> Any:

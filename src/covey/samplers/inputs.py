@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 from covey.adapters import as_array
 from covey.classes import ClassTable
-from covey.errors import DatasetError, FeatureError, PlanError
+from covey.errors import DatasetError, FeatureError, PlanError, check
 from covey.loader.options import add_location
 from covey.plan.base import check_int, check_seed
 
 Ids = NDArray[np.int64]
 
+# Attributes of arrays and tensors, not of sequences that are read item by item.
+_ARRAYS = ("__array_interface__", "__dlpack__", "numpy", "to_numpy")
+
 
 def check_function(option: str, function: Any, arguments: str) -> None:
     """Raise FeatureError unless an argument is a function or None."""
-    if function is not None and not callable(function):
-        raise FeatureError(option=option, found=function, allowed=f"a function of {arguments}")
+    is_valid = function is None or callable(function)
+    check(option, function, is_valid, f"a function of {arguments}", error=FeatureError)
 
 
 @contextmanager
@@ -36,31 +39,23 @@ def told_of_arrays(remedy: str) -> Iterator[None]:
         raise
 
 
-def is_in_memory(x: Any) -> bool:
-    """Return whether x is an array or a tensor, not a sequence that is read item by item."""
-    known = ("__array_interface__", "__dlpack__", "numpy", "to_numpy")
-    return any(hasattr(x, name) for name in known)
-
-
 class ExampleRows:
     """Rows of an array, a tensor, or any other sequence. Only the rows of a batch are copied.
 
     Args:
         x: The sequence.
-        name: The name of the argument, for messages.
         load: A function that returns the example for an item.
     """
 
-    def __init__(self, x: Any, name: str, load: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, x: Any, load: Callable[[Any], Any] | None = None) -> None:
         check_function("load_example_fn", load, "an item")
-        if not hasattr(x, "__getitem__") or isinstance(x, (str, bytes, dict)):
+        is_sequence = hasattr(x, "__getitem__") and not isinstance(x, (str, bytes, dict))
+        self.items = as_array(x) if is_sequence and any(hasattr(x, each) for each in _ARRAYS) else x
+        if not is_sequence or getattr(self.items, "ndim", 1) == 0:
             raise FeatureError(
                 f"it is of type {type(x).__name__}; must be an array, a tensor, or a list",
-                option=name,
+                option="x",
             )
-        self.items = as_array(x) if is_in_memory(x) else x
-        if isinstance(self.items, np.ndarray) and self.items.ndim == 0:
-            raise FeatureError("it is a single value; must be a sequence of examples", option=name)
         self.load = load
 
     def __len__(self) -> int:
@@ -70,7 +65,12 @@ class ExampleRows:
         """Return the rows at ``ids``, as one array."""
         if isinstance(self.items, np.ndarray) and self.load is None:
             return self.items[ids]
-        return _stack([self._row(number) for number in ids.tolist()])
+        rows = [self._row(number) for number in ids.tolist()]
+        if rows and isinstance(rows[0], bytes):  # numpy's strings drop trailing zeros
+            return np.array(rows, object)
+        arrays = [np.asarray(row) for row in rows]
+        check_shapes(arrays)
+        return np.stack(arrays) if arrays else np.zeros(0)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -92,26 +92,21 @@ class ExampleRows:
             raise
 
 
-def _stack(rows: list[Any]) -> Any:
-    if rows and isinstance(rows[0], bytes):  # numpy's strings drop trailing zeros
-        return np.array(rows, object)
-    if not rows:
-        return np.zeros(0)
-    arrays = [np.asarray(row) for row in rows]
-    shapes = sorted({array.shape for array in arrays})
+def check_shapes(rows: Iterable[Any]) -> None:
+    """Raise FeatureError unless examples have one shape."""
+    shapes = sorted(set(map(np.shape, rows)))
     if len(shapes) > 1:
         raise FeatureError(
             f"examples have different shapes, {shapes[0]} and {shapes[1]}; must have one",
-            remedy="resize them, for example with load_example_fn=",
+            remedy="resize them with load_example_fn= or preprocess_fn=",
         )
-    return np.stack(arrays)
 
 
 def labelled(
     x: Any, y: Any, load: Callable[[Any], Any] | None = None
 ) -> tuple[ExampleRows, NDArray[Any], ClassTable]:
     """Return the examples, their labels as an array with one item per row, and their classes."""
-    rows = ExampleRows(x, "x", load)
+    rows = ExampleRows(x, load)
     given = [_untensor(each) for each in y] if isinstance(y, (list, tuple)) else y
     try:
         labels = as_array(given)
@@ -147,8 +142,8 @@ def parse_class_list(class_list: Iterable[Any] | None) -> list[Any] | None:
     """Return the classes in a list, an array or a tensor; integer values as integers."""
     if class_list is None:
         return None
-    if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
-        raise PlanError(option="class_list", found=class_list, allowed="a list of classes")
+    is_list = isinstance(class_list, Iterable) and not isinstance(class_list, (str, bytes))
+    check("class_list", class_list, is_list, "a list of classes", error=PlanError)
     classes = []
     for item in map(_untensor, class_list):
         value = np.asarray(item)

@@ -350,7 +350,7 @@ class SingleShotMemorySampler(MemorySampler):
             )
         if not callable(augmenter):
             raise PlanError(option="augmenter", found=augmenter, allowed="a function")
-        rows = ExampleRows(x, "x")
+        rows = ExampleRows(x)
         super().__init__(
             rows,
             partial(_make_plan, len(rows), seed),

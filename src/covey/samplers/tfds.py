@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from covey._progress import Progress
-from covey._threads import cpu_count, ordered_map
+from covey._threads import cpu_count
+from covey.adapters import as_array
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
-from covey.errors import CoveyError, DatasetError, FeatureError
+from covey.errors import CoveyError, DatasetError, FeatureError, check
 from covey.loader.options import add_location
 from covey.samplers.base import Augmenting
-from covey.samplers.inputs import check_function, told_of_arrays
+from covey.samplers.inputs import check_function, check_shapes, told_of_arrays
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.schema import Image
 from covey.storage import is_remote
 from covey.urls import AnyPath, parse_path, redact, shown
 
 Preprocessing = Callable[[Any, Any], tuple[Any, Any]]
-Chunk = tuple[int, Any, Any]
 
-# Examples that a thread processes at a time.
-_CHUNK_ROWS = 64
+# Examples that are read at a time.
+_CHUNK_ROWS = 256
 
 
 class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
@@ -76,12 +75,13 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         name = parse_path(dataset_name, "dataset_name")
         data_dir = None if data_dir is None else parse_path(data_dir, "data_dir")
         listed = [splits] if isinstance(splits, str) else list(splits)
-        if not listed:
-            raise DatasetError(option="splits", found=splits, allowed="at least one split")
+        check("splits", splits, listed, "at least one split")
         directory = name if data_dir is None and _is_directory(name) else _prepare(name, data_dir)
-        keys = {"x_key": x_key, "y_key": y_key}
-        found = [_open(directory, split, keys) for split in listed]
-        x, y = _read(found, (x_key, y_key), preprocess_fn, progress)
+        datasets = [open_dataset(directory, split=split) for split in listed]
+        for option, key in (("x_key", x_key), ("y_key", y_key)):
+            names = list(datasets[0].features)
+            check(option, key, key in names, names, error=FeatureError, path=shown(directory))
+        x, y = _read(datasets, x_key, y_key, preprocess_fn, progress)
         super().__init__(
             x,
             y,
@@ -131,96 +131,47 @@ def _prepare(name: str, data_dir: AnyPath | None) -> str:
     return str(builder.data_dir)
 
 
-def _open(directory: str, split: str, keys: Mapping[str, str]) -> Dataset:
-    """Return a split of a prepared dataset, which has the features that `keys` selects."""
-    dataset = open_dataset(directory, split=split)
-    features = list(dataset.features)
-    for option, key in keys.items():
-        if key not in features:
-            raise FeatureError(path=shown(directory), option=option, found=key, choices=features)
-    return dataset
-
-
-def _chunks(datasets: Iterable[Dataset], keys: Collection[str]) -> Iterator[Chunk]:
-    """Yield the number of the first example, and x and y, of chunks of examples."""
-    first = 0
-    for dataset in datasets:
-        selected = list(dict.fromkeys(keys))
-        is_image = any(isinstance(dataset.features[key], Image) for key in selected)
-        # Images of any size: preprocess_fn may give them one shape.
-        size: Any = "ragged" if is_image else None
-        with dataset:
-            for batch in dataset.sequential(_CHUNK_ROWS, select=selected, image_size=size):
-                columns = batch if dataset.label is None else batch[0]
-                x, y = (dataset.features.find(columns, key) for key in keys)
-                yield first, x, y
-                first += len(x)
-
-
 def _read(
     datasets: Sequence[Dataset],
-    keys: Collection[str],
+    x_key: str,
+    y_key: str,
     preprocess: Preprocessing | None,
     progress: bool | None,
-) -> tuple[Any, Any]:
+) -> tuple[list[Any], list[Any]]:
     """Return x and y of all examples."""
-    total = sum(map(len, datasets))
-    x, y = _ColumnBuffer("x", total), _ColumnBuffer("y", total)
-    tasks = (partial(_preprocess, chunk, preprocess) for chunk in _chunks(datasets, keys))
+    pairs: list[tuple[Any, Any]] = []
     with (
-        Progress(progress, total, "reading") as bar,
+        Progress(progress, sum(map(len, datasets)), "reading") as bar,
         ThreadPoolExecutor(cpu_count(), "covey-preprocess") as threads,
     ):
-        for some_x, some_y in ordered_map(tasks, threads if preprocess else None, 2 * cpu_count()):
-            x.extend(some_x)
-            y.extend(some_y)
-            bar.add(len(some_x), 0)
-    return x.rows, y.rows
+        for dataset in datasets:
+            selected = list(dict.fromkeys((x_key, y_key)))
+            is_image = any(isinstance(dataset.features[key], Image) for key in selected)
+            # Images of any size: preprocess_fn may give them one shape.
+            size: Any = "ragged" if is_image else None
+            with dataset:
+                for batch in dataset.sequential(_CHUNK_ROWS, select=selected, image_size=size):
+                    columns = batch if dataset.label is None else batch[0]
+                    rows = [dataset.features.find(columns, key) for key in (x_key, y_key)]
+                    if preprocess is None:
+                        pairs += zip(*rows, strict=True)
+                    else:
+                        call = partial(_preprocess, preprocess)
+                        pairs += threads.map(call, itertools.count(len(pairs)), *rows)
+                    bar.add(len(rows[0]), 0)
+    examples = [x for x, _ in pairs]
+    check_shapes(examples)
+    return examples, [y for _, y in pairs]
 
 
-def _preprocess(chunk: Chunk, preprocess: Preprocessing | None) -> tuple[Any, Any]:
-    first, *columns = chunk
-    if preprocess is None:
-        return columns[0], columns[1]
-    pairs = []
-    for number, (x, y) in enumerate(zip(*columns, strict=True), first):
-        try:
-            with told_of_arrays("remove .numpy() from preprocess_fn"):
-                pair = preprocess(x, y)
-            is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
-            if not is_pair or any(each is None for each in pair):
-                raise FeatureError(f"preprocess_fn returned {str(pair)[:60]}; must be (x, y)")
-        except Exception as error:
-            add_location(error, f"in preprocess_fn of example {number}")
-            raise
-        pairs.append(pair)
-    return [x for x, _ in pairs], [y for _, y in pairs]
-
-
-class _ColumnBuffer:
-    """Rows of one column: an array that is allocated once, or a list of strings."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self._name = name
-        self._total = total
-        self._count = 0
-        self.rows: Any = []
-
-    def extend(self, rows: Any) -> None:
-        """Append rows."""
-        arrays = [np.asarray(row) for row in rows]
-        if self._count == 0 and arrays[0].dtype.kind in "biufc":
-            self.rows = np.empty((self._total, *arrays[0].shape), arrays[0].dtype)
-        if isinstance(self.rows, list):
-            self.rows.extend(rows)
-            self._count += len(arrays)
-            return
-        for array in arrays:
-            if (array.shape, array.dtype) != (self.rows.shape[1:], self.rows.dtype):
-                raise FeatureError(
-                    f"{self._name} of example {self._count} is {array.dtype} {array.shape}, but "
-                    f"others are {self.rows.dtype} {self.rows.shape[1:]}; must be the same",
-                    remedy="convert them with preprocess_fn=",
-                )
-            self.rows[self._count] = array
-            self._count += 1
+def _preprocess(function: Preprocessing, number: int, x: Any, y: Any) -> tuple[Any, Any]:
+    try:
+        with told_of_arrays("remove .numpy() from preprocess_fn"):
+            pair = function(x, y)
+        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not is_pair or any(each is None for each in pair):
+            raise FeatureError(f"preprocess_fn returned {str(pair)[:60]}; must be (x, y)")
+    except Exception as error:
+        add_location(error, f"in preprocess_fn of example {number}")
+        raise
+    return as_array(pair[0]) if hasattr(pair[0], "__array__") else pair[0], pair[1]
