@@ -957,7 +957,7 @@ def test_keras_without_pydataset(monkeypatch):
     keras.utils = types.ModuleType("keras.utils")
     monkeypatch.setitem(sys.modules, "keras", keras)
     found = runpy.run_path(sys.modules["covey.adapters.keras"].__file__)
-    assert found["KerasDataset"]().workers == 1
+    assert found["KerasDataset"]().prefetch_workers == 1
     assert found["backend"]() == "numpy"
 
 

@@ -300,7 +300,7 @@ def test_records_that_a_function_does_not_accept(shuffled):
         {**FEATURES, "x": covey.Tensor("float32", (1,))},
     )
     with pytest.raises(
-        DatasetError, match=r"records 0 to 0: deserialization_fn failed.*Key: x"
+        DatasetError, match=r"record 0 at byte 0: deserialization_fn failed.*Key: x"
     ) as caught:
         TFRecordDatasetSampler(shuffled, parse, 4, 32)
     assert caught.value.path.endswith("s9.tfrec")

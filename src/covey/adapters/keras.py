@@ -8,12 +8,13 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from itertools import islice
 from typing import Any
 
-from covey._threads import DaemonThreads, ordered_map
+from covey._threads import DaemonThreads
 from covey.adapters import FRAMEWORKS, Framework
 
 try:
@@ -31,18 +32,6 @@ class _Settings:
 
 
 PyDataset: Any = getattr(getattr(keras, "utils", None), "PyDataset", _Settings)
-
-
-class _Workers(int):
-    """Number of workers of a sampler, which prefetches batches itself: Keras must not do it.
-
-    If Keras 3 has to build the model, it requests a batch before the first epoch. Its own queue,
-    which it starts if ``workers > 1``, then returns the batches that it prefetched for this request
-    in the first epoch, in addition to the others.
-    """
-
-    def __gt__(self, other: object) -> bool:
-        return False
 
 
 class KerasDataset(PyDataset):
@@ -74,17 +63,21 @@ class KerasDataset(PyDataset):
 
     @property
     def workers(self) -> int:
-        """Number of threads or processes that prefetch batches."""
-        return _Workers(self._worker_count)
+        """Always 0: Keras prefetches nothing. Setting it sets :attr:`prefetch_workers`.
+
+        If Keras 3 has to build the model, it requests a batch before the first epoch. Its own
+        queue, which it starts if ``workers > 1``, then returns the batches that it prefetched for
+        this request in the first epoch, in addition to the others.
+        """
+        return 0
 
     @workers.setter
     def workers(self, workers: int) -> None:
-        self._worker_count = int(workers)
+        self.prefetch_workers = int(workers)
 
     @property
     def _prefetches(self) -> bool:
-        """Whether batches are prefetched. It is not a comparison of :attr:`workers`."""
-        return self._worker_count > 1 or (self._worker_count == 1 and self.use_multiprocessing)
+        return self.prefetch_workers > (0 if self.use_multiprocessing else 1)
 
 
 def _is_legacy() -> bool:
@@ -141,9 +134,8 @@ def is_prefetching() -> bool:
 class Prefetcher:
     """Makes batches in threads or processes before they are requested.
 
-    The order of the requests is known from the second one on: 0, 1, 2, ..., or the one in which
-    Keras shuffles them for ``fit(shuffle=True)``. A batch that is requested out of this order is
-    made when it is requested.
+    The first request tells the order: that of the shuffle of ``fit(shuffle=True)``, or else
+    ascending. A batch that is requested out of this order is made when it is requested.
 
     Args:
         dataset: A sampler; its method ``generate_batch`` makes a batch.
@@ -156,68 +148,63 @@ class Prefetcher:
         self.random_state: Any = None
         """State of the module ``random`` before Keras shuffled the batch ids."""
         self._lock = threading.Lock()
-        self._last: int | None = None
         self._executor: Executor | None = None
-        self._next: int | None = None  # the batch that is first in _batches
-        self._rest: Iterator[int] = iter(())
-        self._batches: Generator[Any, None, None] | None = None
+        self._rest: Iterator[int] | None = None  # the batches after those in _futures
+        self._futures: deque[tuple[int, Future[Any]]] = deque()
 
     def take(self, batch_id: int) -> Any:
         """Return a batch."""
+        dataset, future = self._dataset, None
         with self._lock:
-            last, self._last = self._last, batch_id
-            if batch_id == self._next:
-                self._next = None  # remains None if a worker raises an error
-                assert self._batches is not None
-                batch = next(self._batches)
-                self._next = next(self._rest, None)
-                return self._convert(batch) if self._dataset.use_multiprocessing else batch
-            if self._executor is None and last is not None:
-                self._start(self._find_rest(last, batch_id))
-        return self._dataset.generate_batch(batch_id)
+            if self._rest is None:
+                self._start(batch_id)
+            if self._futures and self._futures[0][0] == batch_id:
+                future = self._futures.popleft()[1]
+                self._submit()
+        if future is None:
+            return dataset.generate_batch(batch_id)
+        return self._convert(future.result()) if dataset.use_multiprocessing else future.result()
 
     def close(self) -> None:
         """Stop the workers. Later requests, of a thread of TensorFlow, make their batch."""
         with self._lock:
-            self._next = None
-            if self._batches is not None:
-                self._batches.close()
-            if self._executor is not None:
-                self._executor.shutdown()
+            self._rest = iter(())
+            for _, future in self._futures:
+                future.cancel()
+            self._futures.clear()
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def __del__(self) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 
-    def _find_rest(self, last: int, batch_id: int) -> Sequence[int]:
-        """Return the batches that will be requested after these two."""
-        count = len(self._dataset)
-        state, self.random_state = self.random_state, None
-        if state is not None and (last, batch_id) != (0, 1):
-            shuffled = random.Random()
-            shuffled.setstate(state)
-            order = list(range(count))
-            shuffled.shuffle(order)
-            if order[:2] == [last, batch_id]:
-                return order[2:]
-        return range(batch_id + 1, count) if batch_id == last + 1 else ()
-
-    def _start(self, rest: Sequence[int]) -> None:
-        if not rest:
-            return
-        dataset, workers = self._dataset, int(self._dataset.workers)
-        if dataset.use_multiprocessing:
+    def _start(self, batch_id: int) -> None:
+        order = list(range(len(self._dataset)))
+        if self.random_state is not None and batch_id != 0:
+            shuffle = random.Random()
+            shuffle.setstate(self.random_state)
+            shuffle.shuffle(order)
+        if order[0] != batch_id:  # Keras continues an epoch
+            order = list(range(batch_id, len(order)))
+        self._rest = iter(order)
+        workers = self._dataset.prefetch_workers
+        if self._dataset.use_multiprocessing:
             self._executor = ProcessPoolExecutor(
-                workers, initializer=_start_worker, initargs=(dataset,)
+                workers, initializer=_start_worker, initargs=(self._dataset,)
             )
         else:
             self._executor = DaemonThreads(workers, _THREADS)
+        self._submit()
+
+    def _submit(self) -> None:
+        dataset = self._dataset
         make = _generate if dataset.use_multiprocessing else dataset.generate_batch
-        tasks = (partial(make, batch_id) for batch_id in rest)
-        in_flight = max(2 * workers, dataset.max_queue_size)
-        self._batches = ordered_map(tasks, self._executor, in_flight)
-        self._rest = iter(rest)
-        self._next = next(self._rest)
+        in_flight = max(2 * dataset.prefetch_workers, dataset.max_queue_size)
+        assert self._executor is not None
+        assert self._rest is not None
+        for batch_id in islice(self._rest, in_flight - len(self._futures)):
+            self._futures.append((batch_id, self._executor.submit(make, batch_id)))
 
 
 class EpochCounter:

@@ -704,6 +704,12 @@ class Dataset:
         """Return a dataset with other arguments of its constructor."""
         return Dataset(**{**self._arguments, **changes})
 
+    def with_labels(
+        self, label: str, labels: NDArray[np.int64], names: Sequence[str] | None
+    ) -> Dataset:
+        """Return the dataset with labels that are not in its index: one class id per example."""
+        return self._with(label=label, labels=labels, names=names)
+
     def _at(self, positions: Ids) -> Dataset:
         """Return the dataset of the examples at `positions`."""
         ids = self._selection.take(positions, check=True)

@@ -37,20 +37,12 @@ _MODULES = {
     "select_examples": "inputs",
 }
 
+# `from covey.samplers import *` works without TensorFlow, too.
 __all__ = [
-    "MultiShotFileSampler",
-    "MultiShotMemorySampler",
-    "Sampler",
-    "SingleShotMemorySampler",
-    "TFDataSampler",
-    "TFDatasetMultiShotMemorySampler",
-    "TFRecordDatasetSampler",
-    "load_image",
-    "select_examples",
+    name
+    for name, module in _MODULES.items()
+    if module not in ("tfdata", "tfrecord") or is_installed("tensorflow")
 ]
-
-if not is_installed("tensorflow"):  # else `from covey.samplers import *` would fail
-    __all__ = [name for name in __all__ if _MODULES[name] not in ("tfdata", "tfrecord")]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._progress import Progress
 from covey.adapters.tensorflow import BatchSpec, group_size, make_dataset, map_examples, tf
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, current_files, files_layout, find_layout
 from covey.dataset.open import open_layout
-from covey.errors import CoveyError, DatasetError, FeatureError, PlanError, shorten
+from covey.errors import CoveyError, DatasetError, PlanError, check, shorten
 from covey.index import GUESS, Index, IndexBuilder, find_index
-from covey.labels import ClassIds, check_ids, decode_strings, guess_label
+from covey.labels import check_ids, guess_label
 from covey.plan import BalancedPlan, Plan
-from covey.plan.base import check_int, check_seed
+from covey.plan.base import check_int, check_option, check_seed
 from covey.samplers.inputs import check_function
 from covey.schema import Features
 from covey.splits import SplitTerm
 from covey.storage import Storage, open_storage
-from covey.tfrecord import Block
 from covey.tfrecord.compression import parse_compression
 from covey.urls import AnyPath, parse_path
 
@@ -93,16 +93,12 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     """
     per_class = check_int("example_per_class", example_per_class, 1)
     size = check_int("batch_size", batch_size, 1)
-    if size % per_class:
-        raise PlanError(
-            option="batch_size",
-            found=size,
-            allowed=f"a multiple of example_per_class, which is {per_class}",
-            remedy=f"for example {(size // per_class + 1) * per_class}",
-        )
+    classes = size // per_class
+    multiple = f"a multiple of example_per_class, which is {per_class}"
+    remedy = f"for example {(classes + 1) * per_class}"
+    check_option("batch_size", size, size % per_class == 0, multiple, remedy=remedy)
     for name, count in (("parallelism", parallelism), ("num_repeat", num_repeat)):
-        if check_int(name, count, -1) == 0:
-            raise PlanError(option=name, found=0, allowed="an integer >= 1, or -1")
+        check_option(name, count, check_int(name, count, -1) != 0, "an integer >= 1, or -1")
     if shards_per_cycle is not None:
         check_int("shards_per_cycle", shards_per_cycle, 1)
     prefetched = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
@@ -113,8 +109,8 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     storage = open_storage(text, storage_options)
     directory = storage.clean(text)
     files = _find_shards(storage, directory, shard_suffix)
-    dataset = _open_labelled(storage, directory, files, label, storage_options)
-    if dataset is None:
+    dataset = _open(storage, directory, files, label, storage_options)
+    if dataset.label is None:
         if deserialization_fn is None:
             raise DatasetError(
                 "the shards have no known label, so covey cannot decode and batch them",
@@ -122,9 +118,9 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
                 remedy="pass label= with the label feature, or a deserialization_fn that returns "
                 "(x, y)",
             )
-        dataset = _open_mapped(storage, directory, files, deserialization_fn, parallelism)
+        dataset = _with_labels(dataset, directory, deserialization_fn, parallelism)
     threads = None if parallelism == -1 else parallelism
-    classes, known = size // per_class, len(dataset.classes)
+    known = len(dataset.classes)
     if classes > known:
         raise PlanError(
             f"batch_size is {size} and example_per_class is {per_class}, so a batch has {classes} "
@@ -140,16 +136,16 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
         batches = loader.to_tf().repeat(num_repeat)
     else:
         plan = BalancedPlan(dataset.classes, classes, per_class, seed)
-        records = _records(dataset, plan, threads).repeat(num_repeat)
-        batches = map_examples(records, deserialization_fn, size, parallelism=parallelism)
+        records = _records(dataset, plan, threads)
+        batches = map_examples(
+            records.repeat(num_repeat), deserialization_fn, size, parallelism=parallelism
+        )
     return batches.prefetch(prefetched) if prefetched else batches
 
 
 def _find_shards(storage: Storage, directory: str, suffix: str) -> list[str]:
-    if not isinstance(suffix, str) or not suffix:
-        raise DatasetError(
-            option="shard_suffix", found=suffix, allowed="a pattern such as '*.tfrec'"
-        )
+    is_pattern = isinstance(suffix, str) and suffix
+    check("shard_suffix", suffix, is_pattern, "a pattern such as '*.tfrec'")
     # Only the suffix is a pattern.
     plain = directory if storage.is_remote else glob.escape(directory)
     found = current_files(storage, storage.glob(storage.join(plain, suffix)))
@@ -164,102 +160,93 @@ def _find_shards(storage: Storage, directory: str, suffix: str) -> list[str]:
     return found
 
 
-def _open_labelled(
+def _open(
     storage: Storage,
     directory: str,
     files: Sequence[str],
     label: Label | None,
     storage_options: Mapping[str, Any] | None,
-) -> Dataset | None:
-    """Return the dataset of the shards; None if their label is not known.
+) -> Dataset:
+    """Return the dataset of the shards, without a label if their label is not known.
 
-    An index is built only if a label is passed, or if the metadata of the dataset declares one.
+    It has a label if one is passed, or if an index or the metadata of the dataset has one.
     """
     builder = IndexBuilder(label=GUESS if label is None else label)
-    layouts = []
+    layouts = [files_layout(storage, files)]
     with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
-        layouts.append(find_layout(storage.address(directory), storage_options=storage_options))
-    layouts.append(files_layout(storage, files))
+        address = storage.address(directory)
+        layouts.insert(0, find_layout(address, storage_options=storage_options))
     for layout in layouts:  # the directory, if it has features or indexes, or the files alone
         terms = layout.terms_of(files)
         indexes = None if terms is None else _find_indexes(layout, terms, builder.label)
         if terms is not None and (indexes is not None or layout.features is not None):
             break
-    assert terms is not None, "all shards are in the layout of the files"
     features = layout.features
     is_declared = layout.label or (features is not None and guess_label(features) is not None)
     if indexes is None and label is None and not is_declared:
-        return None
-    dataset = open_layout(layout, terms, builder, indexes=indexes)
-    if dataset.label is not None:
-        return dataset
-    dataset.close()  # it has no records
-    return None
+        layout = replace(layouts[-1], features=Features({}))
+        terms, builder = layout.terms_of(files), IndexBuilder(Features({}), None)
+        indexes = {name: builder.build(split.files) for name, split in layout.splits.items()}
+    assert terms is not None, "all shards are in the layout of the files"
+    return open_layout(layout, terms, builder, indexes=indexes)
 
 
-def _open_mapped(
-    storage: Storage,
-    directory: str,
-    files: Sequence[str],
-    function: Callable[[Any], Any],
-    parallelism: int,
+def _find_indexes(
+    layout: Layout, terms: Sequence[SplitTerm], label: object
+) -> dict[str, Index] | None:
+    """Return the index of each split; None unless all exist and have a label, or this one."""
+    indexes = {}
+    for name in {term.split for term in terms}:
+        split = layout.splits[name]
+        try:
+            index = find_index(split.files, split.stem, label).index
+        except DatasetError:  # a shard was modified after covey wrote it
+            return None
+        if index is None or index.metadata.label is None:
+            return None
+        indexes[name] = index
+    return indexes
+
+
+def _with_labels(
+    dataset: Dataset, directory: str, function: Callable[[Any], Any], parallelism: int
 ) -> Dataset:
-    """Return the dataset of the shards, with the labels that a function of a record returns.
+    """Return a dataset with the labels that a function of a record returns.
 
     Raises:
         DatasetError: If the function does not return (x, y), or y is not a scalar integer or
             string.
     """
-    layout = replace(files_layout(storage, files), features=Features({}))
-    terms = layout.terms_of(files)
-    assert terms is not None, "all shards are in this layout"
-    begin = time.monotonic()
-    builder = IndexBuilder(Features({}), _MappedLabels(function, parallelism))
-    indexes = {name: builder.build(split.files) for name, split in layout.splits.items()}
-    dataset = open_layout(layout, terms, builder, indexes=indexes)
+    begin, raw = time.monotonic(), dataset.raw
+    labels_of = _label_function(function, parallelism)
+
+    def read(ids: NDArray[np.int64]) -> NDArray[Any]:
+        try:
+            found: NDArray[Any] = labels_of(tf.constant(np.array(raw.read(ids), object))).numpy()
+            return found
+        except tf.errors.OpError as error:
+            if len(ids) > 1:  # one half raises the error of its first record that fails
+                return np.concatenate([read(half) for half in np.array_split(ids, 2)])
+            place = dataset.place(int(ids[0])).fields
+            reason = f"deserialization_fn failed: {shorten(error.message, 500)}"
+            raise DatasetError(reason, **place) from None
+
+    parts = []
+    with Progress(None, len(raw), "reading labels") as bar:
+        for ids in raw.chunks():
+            parts.append(read(ids))
+            bar.add(len(ids), 0)
     warnings.warn(
-        f"{directory}: deserialization_fn was called for all {len(dataset):,} records "
+        f"{directory}: deserialization_fn was called for all {len(raw):,} records "
         f"({time.monotonic() - begin:.1f} s), because the shards have no index with a label; to "
         "avoid this, pass label= with the label feature, or run `covey index`",
         stacklevel=3,
     )
-    return dataset
-
-
-class _MappedLabels:
-    """Class ids of records from a function of a record that returns (x, y).
-
-    Args:
-        function: The function, as for ``Dataset.map``.
-        parallelism: Number of its calls in parallel; -1 lets TensorFlow decide.
-    """
-
-    label: str | None = "@function"
-    decodes = False
-
-    def __init__(self, function: Callable[[Any], Any], parallelism: int) -> None:
-        self._ids = ClassIds()
-        self._labels = _label_function(function, parallelism)
-
-    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
-        if not len(block):
-            return np.zeros(0, np.int64)
-        numbers = range(block.first, block.first + len(block))
-        try:
-            values = self._labels(tf.constant(np.array(list(block), object))).numpy()
-            if values.dtype != object:
-                return check_ids("y", values)
-            return self._ids.ids_of(decode_strings(values, numbers, label="y"))
-        except tf.errors.OpError as error:
-            reason = f"deserialization_fn failed: {shorten(error.message, 500)}"
-        except FeatureError as error:
-            reason = f"{error}"
-        raise DatasetError(f"records {numbers[0]} to {numbers[-1]}: {reason}", path=block.name)
-
-    def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
-        if not self._ids.has_strings:
-            return None, None
-        return self._ids.final_ids(), self._ids.strings()
+    labels, names = np.concatenate(parts or [np.zeros(0, np.int64)]), None
+    if labels.dtype == object:
+        strings, labels = np.unique(labels, return_inverse=True)
+        names = tuple(each.decode(errors="replace") for each in strings.tolist())
+    return dataset.with_labels("@function", check_ids("y", labels), names)
 
 
 def _label_function(function: Callable[[Any], Any], parallelism: int) -> Callable[[Any], Any]:
@@ -278,32 +265,15 @@ def _label_function(function: Callable[[Any], Any], parallelism: int) -> Callabl
     def label(record: Any) -> Any:
         return tf.ensure_shape(function(record)[1], [])
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
     def labels(records: Any) -> Any:
         found = tf.data.Dataset.from_tensor_slices(records).map(
             label, num_parallel_calls=parallelism
         )
         return found.batch(tf.size(records, tf.int64)).get_single_element()
 
-    made: Callable[[Any], Any] = labels
+    signature = [tf.TensorSpec([None], tf.string)]
+    made: Callable[[Any], Any] = tf.function(labels, input_signature=signature, autograph=False)
     return made
-
-
-def _find_indexes(
-    layout: Layout, terms: Sequence[SplitTerm], label: object
-) -> dict[str, Index] | None:
-    """Return the index of each split; None unless all exist and have a label, or this one."""
-    indexes = {}
-    for name in {term.split for term in terms}:
-        split = layout.splits[name]
-        try:
-            index = find_index(split.files, split.stem, label).index
-        except DatasetError:  # a shard was modified after covey wrote it
-            return None
-        if index is None or index.metadata.label is None:
-            return None
-        indexes[name] = index
-    return indexes
 
 
 def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
