@@ -13,17 +13,25 @@ from typing import TYPE_CHECKING, Any
 from covey.adapters import is_installed
 
 if TYPE_CHECKING:
-    from covey.samplers.base import Sampler
-    from covey.samplers.inputs import select_examples
+    from covey.samplers.base import Sampler as Sampler
+    from covey.samplers.inputs import select_examples as select_examples
     from covey.samplers.memory import (
-        MultiShotFileSampler,
-        MultiShotMemorySampler,
-        SingleShotMemorySampler,
-        load_image,
+        MultiShotFileSampler as MultiShotFileSampler,
     )
-    from covey.samplers.tfdata import TFDataSampler
-    from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
-    from covey.samplers.tfrecord import TFRecordDatasetSampler
+    from covey.samplers.memory import (
+        MultiShotMemorySampler as MultiShotMemorySampler,
+    )
+    from covey.samplers.memory import (
+        SingleShotMemorySampler as SingleShotMemorySampler,
+    )
+    from covey.samplers.memory import (
+        load_image as load_image,
+    )
+    from covey.samplers.tfdata import TFDataSampler as TFDataSampler
+    from covey.samplers.tfds import (
+        TFDatasetMultiShotMemorySampler as TFDatasetMultiShotMemorySampler,
+    )
+    from covey.samplers.tfrecord import TFRecordDatasetSampler as TFRecordDatasetSampler
 
 _MODULES = {
     "MultiShotFileSampler": "memory",

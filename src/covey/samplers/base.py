@@ -7,6 +7,7 @@ import operator
 import random
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from covey.adapters.keras import (
     is_prefetching,
     is_worker,
 )
-from covey.errors import PlanError
+from covey.errors import PlanError, check
 from covey.loader.options import Hook, augment
 from covey.plan.base import BatchKey, check_int
 from covey.samplers.inputs import told_of_arrays
@@ -30,13 +31,10 @@ Augmenting = Callable[..., tuple[Any, Any]]
 def _takes_augmentations(augmenter: Augmenting) -> bool:
     """Return whether the third parameter is the number of augmentations, not of examples."""
     # The parameters of Augmenter.__call__ have other names than those of a subclass's method.
-    for function in (augmenter, getattr(augmenter, "augment", None)):
-        try:
-            names = list(inspect.signature(function).parameters)  # type: ignore[arg-type]
-        except (TypeError, ValueError):  # not a function, or a builtin without a signature
-            continue
-        if names[2:3] == ["num_augmentations_per_example"]:
-            return True
+    for function in (augmenter, getattr(augmenter, "augment", augmenter)):
+        with suppress(TypeError, ValueError):  # a builtin without a signature
+            if [*inspect.signature(function).parameters][2:3] == ["num_augmentations_per_example"]:
+                return True
     return False
 
 
@@ -101,7 +99,7 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         self.steps_per_epoch = check_int("steps_per_epoch", steps_per_epoch, 1, 2**48)
         self.augmenter = augmenter
         self.warmup = check_int("warmup", warmup, -(2**62))
-        self.framework: Framework = backend() if framework is None else check_framework(framework)
+        self.framework = backend() if framework is None else check_framework(framework)
         self.augmenter_framework = check_framework(augmenter_framework, "augmenter_framework")
         self.num_augmentations_per_example = check_int(
             "num_augmentations_per_example", num_augmentations_per_example, 0
@@ -232,29 +230,26 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         return BatchKey(0, step, 0, self._augmented_examples_per_class)
 
     def _augment(self, x: Any, y: Any, step: int) -> tuple[Any, Any]:
-        if self._augmenter is not None:
-            x, y = self._augmented_type(x), self._augmented_type(y)
-            with told_of_arrays('pass augmenter_framework="tensorflow" for tensors'):
-                x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
+        if self._augmenter is None:
+            return x, y
+        if self.augmenter_framework != "numpy":
+            check(
+                "augmenter_framework",
+                self.augmenter_framework,
+                not is_worker(),
+                "'numpy' in a worker process, because frameworks may hang after a fork",
+                error=PlanError,
+                remedy="pass use_multiprocessing=False",
+            )
+            x, y = map(tensors(self.augmenter_framework), (x, y))
+        with told_of_arrays('pass augmenter_framework="tensorflow" for tensors'):
+            x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
         return x, y
 
     def _to_tensors(self, x: Any, y: Any) -> tuple[Any, Any]:
         if is_worker():  # a framework may hang after a fork: the main process converts
             return x, y
         return self._convert(x), self._convert(y)
-
-    def _augmented_type(self, batch: Any) -> Any:
-        """Convert x or y to the type that the augmenter receives."""
-        if self.augmenter_framework == "numpy":
-            return batch
-        if is_worker():
-            raise PlanError(
-                option="augmenter_framework",
-                found=self.augmenter_framework,
-                allowed="'numpy' in a worker process, because frameworks may hang after a fork",
-                remedy="pass use_multiprocessing=False",
-            )
-        return tensors(self.augmenter_framework)(batch)
 
     @cached_property
     def _convert(self) -> Callable[[Any], Any]:
@@ -300,11 +295,6 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
             PlanError: If it is not a valid state, or epochs have another length.
         """
         steps = state.get("steps_per_epoch") if isinstance(state, Mapping) else None
-        if steps != self.steps_per_epoch:
-            raise PlanError(
-                "not the state of such a sampler",
-                option="steps_per_epoch",
-                found=steps,
-                allowed=f"{self.steps_per_epoch}, as in this sampler",
-            )
+        allowed = f"{self.steps_per_epoch}, as in this sampler"
+        check("steps_per_epoch", steps, steps == self.steps_per_epoch, allowed, error=PlanError)
         self.epoch = check_int("epoch", state.get("epoch"), 0, 2**62)

@@ -14,7 +14,7 @@ from covey.adapters import Framework
 from covey.errors import FeatureError, PlanError
 from covey.plan import BalancedPlan, Mode, Plan, ShuffledPlan
 from covey.plan.balanced import Weights
-from covey.plan.base import BatchKey, check_int, check_seed
+from covey.plan.base import BatchKey, check_int, check_option, check_seed
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 from covey.schema import Image
@@ -48,7 +48,7 @@ class MemorySampler(Sampler):
         self._make_plan = make_plan
         self._share = share
         self._plans: dict[tuple[int, int], Plan] = {}
-        self._plan(self.classes_per_batch, self.examples_per_class_per_batch)
+        _ = self.plan  # raises the errors of its arguments
 
     def _plan(self, num_classes: int, examples_per_class: int) -> Plan:
         size = (num_classes, examples_per_class)
@@ -140,13 +140,13 @@ class MultiShotMemorySampler(MemorySampler):
         framework: Framework | None = None,
         **options: Any,
     ) -> None:
-        if callable(classes_per_batch):
-            raise PlanError(
-                option="classes_per_batch",
-                found=classes_per_batch,
-                allowed="an integer >= 1",
-                remedy="pass load_example_fn= by name; it is not the third argument",
-            )
+        check_option(
+            "classes_per_batch",
+            classes_per_batch,
+            not callable(classes_per_batch),
+            "an integer >= 1",
+            remedy="pass load_example_fn= by name; it is not the third argument",
+        )
         rows, self._y, self._classes = labelled(x, y, load_example_fn)
         self._seed = check_seed(seed)
         make_plan = partial(
@@ -348,8 +348,7 @@ class SingleShotMemorySampler(MemorySampler):
                 f"class_per_batch is {class_per_batch} and examples_per_batch is "
                 f"{examples_per_batch}; exactly one of them must be passed"
             )
-        if not callable(augmenter):
-            raise PlanError(option="augmenter", found=augmenter, allowed="a function")
+        check_option("augmenter", augmenter, callable(augmenter), "a function")
         rows = ExampleRows(x)
         super().__init__(
             rows,
