@@ -28,7 +28,7 @@ from sampled import Lazy, X, Y, drawn, identity, is_fair, planned, repeat, run
 
 import covey.augmenters
 from covey import CoveyError, samplers
-from covey.errors import DatasetError, FeatureError, PlanError, SmallClassesWarning
+from covey.errors import FeatureError, PlanError, SmallClassesWarning
 from covey.samplers import (
     MultiShotFileSampler,
     MultiShotMemorySampler,
@@ -82,39 +82,6 @@ def test_positional_arguments_are_those_of_tensorflow_similarity(function):
     parameters = inspect.signature(function).parameters.values()
     found = [described(each) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert " ".join(found) == SIGNATURES[function]
-
-
-def test_position_of_load_example_fn_in_tensorflow_similarity_0_17():
-    with pytest.raises(PlanError) as caught:
-        MultiShotMemorySampler(X, Y, lambda item: item, 2)
-    assert caught.value.option == "classes_per_batch"
-    assert "by name" in caught.value.remedy
-
-
-INVALID = [
-    ("classes_per_batch", 0), ("classes_per_batch", 2.5), ("classes_per_batch", 11),
-    ("examples_per_class_per_batch", 0), ("steps_per_epoch", 0), ("steps_per_epoch", None),
-    ("warmup", 0.5), ("total_examples_per_class", 0), ("augmenter", 3), ("load_example_fn", "x"),
-    ("framework", "mxnet"), ("seed", -1), ("class_list", "12"), ("class_list", 5), ("rank", 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("option", "value"), INVALID, ids=str)
-def test_invalid_arguments(option, value):
-    with pytest.raises(ValueError, match="must be") as caught:
-        MultiShotMemorySampler(X, Y, **{option: value})
-    assert isinstance(caught.value, CoveyError)
-    assert (caught.value.option, caught.value.found) == (option, value)
-
-
-@pytest.mark.parametrize(
-    ("class_list", "message"),
-    [([1, 77], "no record of class 77"), ([1, 2.5], "2.5"), ([1, None], "None"),
-     ([], "must be <= 0"), ([1, 1, 1], "must be <= 1"), ([1], "must be <= 1")],
-)  # fmt: skip
-def test_invalid_class_lists(class_list, message):
-    with pytest.raises(ValueError, match=message):
-        multi(X, Y, 2, class_list=class_list)
 
 
 # Batches of P classes with K examples.
@@ -182,14 +149,6 @@ def test_class_list(kind):
     assert (sampler.class_list, sampler.num_examples) == ([2, 5, 7], 18)
 
 
-def test_class_list_of_bools_and_strings():
-    sampler = multi(X, Y > 6, 1, class_list=[True])
-    assert (sampler.class_list, sampler[0][1].tolist()) == ([True], [True, True])
-    assert multi(X, Y > 6, 1, class_list=np.array([False])).num_examples == 42
-    names = [f"c{label}" for label in Y]
-    assert multi(X, names, 2, class_list=tf.constant(["c1", "c4"])).class_list == ["c1", "c4"]
-
-
 # Labels and examples of all types.
 
 STRINGS = [f"bird {label}" for label in Y]
@@ -225,27 +184,6 @@ def test_label_types(kind):
         assert np.array_equal(y, expected[x])
         assert sorted(Counter(y.reshape(-1).tolist()).values()) == [3, 3]
     assert sampler.class_list == sorted(set(expected.reshape(-1).tolist()))
-
-
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (np.eye(10)[Y], r"shape \(60, 10\)"),
-        (Y + 0.5, "0.5 for example 0; must be an integer"),
-        (np.where(Y == 3, np.nan, Y), "y has nan"),
-        (np.where(Y == 3, 1e30, Y), "y has 1e[+]30"),
-        ([None] * 60, "NoneType"),
-        (["a"] * 30 + [1] * 30, "str"),
-        ([[1], [1, 2]] * 30, "shape"),
-        (3, "shape"),
-        (Y.astype(complex), "complex"),
-        (Y[:-1], "x has 60 examples and y has 59"),
-        (np.append(Y, 1), "x has 60 examples and y has 61"),
-    ],
-)
-def test_invalid_labels(y, message):
-    with pytest.raises(DatasetError, match=message):
-        multi(X, y)
 
 
 ROWS = np.arange(180, dtype=np.float32).reshape(60, 3)
@@ -286,24 +224,6 @@ def test_example_types(kind):
         assert sampler.example_shape == expected.shape[1:]
     chosen, _ = select_examples(x, Y, [3], seed=1)
     assert sorted(map(str, chosen.tolist())) == sorted(map(str, expected[Y == 3].tolist()))
-
-
-def test_trailing_zeros_of_bytes():
-    x = [b"%d\0\0" % number for number in range(60)]
-    assert multi(x, Y, 3)[0][0].tolist() == [x[each] for each in multi(x, Y, 3).plan.batch(0)]
-
-
-@pytest.mark.parametrize("x", ["abc", 7, None, {"a": ROWS}, iter(ROWS), np.float32(3)])
-def test_invalid_examples(x):
-    with pytest.raises(FeatureError) as caught:
-        multi(x, Y)
-    assert caught.value.option == "x"
-
-
-def test_examples_of_different_shapes():
-    with pytest.raises(FeatureError, match="different shapes") as caught:
-        multi([np.zeros(number) for number in range(60)], Y)[0]
-    assert "load_example_fn=" in caught.value.remedy
 
 
 def in_place(x, y, count, is_warmup):
@@ -457,13 +377,6 @@ def test_calls_that_end_an_epoch(kind, workers):
 # Augmenters and the warm-up.
 
 
-def test_a_batch_without_examples():
-    for augment in (lambda x, y, *_: (x[:0], y[:0]), lambda x, y, *_: ({"a": x[:0]}, y)):
-        with pytest.raises(PlanError, match="the batch has no examples") as caught:
-            multi(X, Y, 3, augmenter=augment)[4]
-        assert caught.value.step == 4
-
-
 def test_functions_for_tensors_are_told_of_the_type():
     def tensors_only(x, y, *_):
         return x.numpy() + 1, y
@@ -483,25 +396,6 @@ class Views(covey.augmenters.Augmenter):
 class Called:
     def __call__(self, x, y, num_augmentations_per_example, is_warmup):
         return x * 0 + num_augmentations_per_example, y
-
-
-def test_augmenter_with_a_step():
-    calls = []
-
-    def augment(x, y, examples_per_class, is_warmup, *, step):
-        calls.append((x, y, examples_per_class, is_warmup, step))
-        return [np.concatenate([x, -x]), np.concatenate([y, y])]
-
-    sampler = multi(X, Y, 3, 4, 10, augmenter=augment)
-    sampler.epoch = 4
-    x, y = sampler[3]
-    ((given_x, given_y, *others),) = calls
-    assert given_x.tolist() == planned(sampler, range(43, 44))[0]
-    assert np.array_equal(given_y, Y[given_x])
-    assert others == [4, False, 43]
-    assert (x[12:].tolist(), len(y), sampler.batch_size) == ((-given_x).tolist(), 24, 12)
-    sampler.augmenter = None
-    assert sampler[3][0].tolist() == given_x.tolist()
 
 
 def augmentations(x, y, num_augmentations_per_example, is_warmup, step=0):
@@ -532,47 +426,6 @@ def test_number_of_augmentations(augmenter):
     with pytest.raises(PlanError) as caught:
         multi(X, Y, num_augmentations_per_example=-1)
     assert caught.value.option == "num_augmentations_per_example"
-
-
-@pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax", "numpy"])
-@pytest.mark.parametrize("result", ["tensorflow", "numpy"])
-def test_type_that_the_augmenter_receives(framework, result):
-    seen = []
-
-    def augment(x, y, count, is_warmup):
-        seen.extend(type(each).__module__.partition(".")[0] for each in (x, y))
-        return x + 1, y
-
-    options = {"augmenter_framework": framework, "framework": result}
-    sampler = MultiShotMemorySampler(X, Y, 3, augmenter=augment, **options)
-    x, y = sampler[0]
-    assert set(seen) == {{"jax": "jaxlib"}.get(framework, framework)}
-    assert {type(x).__module__.partition(".")[0], type(y).__module__.partition(".")[0]} == {result}
-    expected = MultiShotMemorySampler(X, Y, 3, framework="numpy")[0]
-    assert np.array_equal(np.asarray(x), expected[0] + 1)
-    assert np.array_equal(np.asarray(y), expected[1])
-    assert len(SingleShotMemorySampler(X, augment, 3, **options).get_slice(0, 5)[0]) == 5
-    with pytest.raises(PlanError) as caught:
-        MultiShotMemorySampler(X, Y, augmenter_framework="mxnet")
-    assert caught.value.option == "augmenter_framework"
-
-
-@pytest.mark.parametrize(
-    "result", [None, X, (X,), (X, Y, X), "xy", 5, {"x": X, "y": Y}, np.zeros((2, 3))]
-)
-def test_augmenter_that_does_not_return_a_pair(result):
-    with pytest.raises(PlanError) as caught:
-        multi(X, Y, 3, augmenter=lambda *_: result)[0]
-    assert caught.value.option == "result of the augmenter"
-
-
-def test_nested_results_of_an_augmenter():
-    x, y = multi(X, Y, 3, augmenter=lambda x, y, *_: ({"a": x, "b": (x, -x)}, y.tolist()))[0]
-    assert np.array_equal(x["b"][1], -x["a"])
-    assert isinstance(x["b"], tuple)
-    assert (y.shape, y.dtype) == ((6,), np.int64)
-    views, _ = multi(X, Y, 3, augmenter=lambda x, y, *_: ([x, x + 1], y))[0]
-    assert [len(view) for view in views] == [6, 6]
 
 
 @pytest.mark.parametrize("warmup", [2, 0, -1, -7])
@@ -690,69 +543,6 @@ def test_get_examples_with_other_sizes():
 # Slices, ranks and weights.
 
 
-def test_slices():
-    sampler = multi(X, Y, 2, class_list=[3, 4])
-    x, y = sampler.get_slice()
-    assert sorted(x.tolist()) == [number for number in X.tolist() if Y[number] in (3, 4)]
-    assert np.array_equal(y, Y[x])
-    assert sampler.get_slice(1, 3)[0].tolist() == x[1:4].tolist()
-    assert sampler.get_slice(begin=10, size=2)[0].tolist() == x[10:].tolist()
-    assert sampler.get_slice(12)[0].tolist() == sampler.get_slice(3, 0)[0].tolist() == []
-    sorted_by_class = multi(X, np.sort(Y), seed=1).get_slice(0, 20)[1]
-    assert len(set(sorted_by_class.tolist())) > 5
-    assert sampler.get_slice()[0].tolist() != multi(X, Y, 2, seed=1).get_slice()[0].tolist()
-    limited = multi(X, Y, total_examples_per_class=2).get_slice()[0]
-    assert sorted(limited.tolist()) == list(range(20))
-    augmented = single(X + 100, repeat, 5).get_slice(2, 3)
-    assert [part.tolist() for part in augmented] == [[102, 102, 103, 103, 104, 104],
-                                                     [2, 2, 3, 3, 4, 4]]  # fmt: skip
-
-
-def test_index_per_class():
-    names = np.array(["gull", "owl", "wren"])[Y % 3]
-    sampler = multi(X, names, class_list=["owl", "wren"], total_examples_per_class=7)
-    x, y = sampler.get_slice()
-    assert sorted(sampler.index_per_class) == ["owl", "wren"]
-    for name, positions in sampler.index_per_class.items():
-        assert len(positions) == 7
-        assert set(y[positions].tolist()) == {name}
-    assert set(names[x].tolist()) == {"owl", "wren"}
-
-
-@pytest.mark.parametrize(
-    ("begin", "size", "expected"),
-    [(58, 3, slice(58, 60)), (61, -1, slice(0)), (61, 2, slice(0)), (0, 61, slice(60)),
-     (-3, 2, slice(57, 59)), (-2, -1, slice(58, 60)), (-99, 3, slice(3)), (5, 0, slice(0))],
-)  # fmt: skip
-@pytest.mark.parametrize("x", [X, X.tolist()])
-def test_slices_end_at_the_last_example(x, begin, size, expected):
-    for sampler in (multi(x, Y), single(x, identity, 3)):
-        assert [part.tolist() for part in sampler.get_slice(begin, size)] == [
-            part[expected].tolist() for part in sampler.get_slice()
-        ]
-        with pytest.raises(PlanError) as caught:
-            sampler.get_slice(0, -2)
-        assert caught.value.option == "size"
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_in_split_mode(world_size):
-    for make in (lambda **share: multi(X, Y, 5, 2, 4, seed=3, **share),
-                 lambda **share: single(X, identity, 10, 4, seed=3, **share)):  # fmt: skip
-        ranks = [make(rank=rank, world_size=world_size) for rank in range(world_size)]
-        for parts, (x, y) in zip(zip(*ranks, strict=True), make(), strict=True):
-            assert np.array_equal(np.concatenate([part[0] for part in parts]), x)
-            assert np.array_equal(np.concatenate([part[1] for part in parts]), y)
-
-
-def test_ranks_in_independent_mode():
-    alone = planned(multi(X, Y, 3, 2, seed=3), range(10))
-    ranks = [
-        multi(X, Y, 3, 2, 5, seed=3, rank=r, world_size=2, mode="independent") for r in range(2)
-    ]
-    assert [drawn(rank) for rank in ranks] == [alone[0::2], alone[1::2]]
-
-
 def test_class_weights():
     sampler = multi(X, Y, 2, 1, 400, class_weights={3: 0, 4: 4})
     counts = Counter(label for _, y in sampler for label in y.tolist())
@@ -776,27 +566,6 @@ def test_single_shot_batches_are_distinct_and_fair(count, per_batch, seed):
     assert is_fair(seen, range(count))
 
 
-def test_single_shot_examples_are_augmented():
-    for x, y in single(ROWS, repeat, 5, 10):
-        assert sorted(Counter(y.tolist()).values()) == [2] * 5
-        assert np.array_equal(x, ROWS[y])
-    assert len(single(ROWS, repeat, 5, num_augmentations_per_example=4)[0][1]) == 20
-    later = single(X, repeat, examples_per_batch=5, steps_per_epoch=4)
-    assert drawn(later) == drawn(single(X, repeat, class_per_batch=5, steps_per_epoch=4))
-
-
-def test_invalid_single_shot_arguments():
-    for options, message in (
-        ({"class_per_batch": 5, "examples_per_batch": 5}, "exactly one of them must be passed"),
-        ({}, "exactly one of them must be passed"),
-        ({"class_per_batch": 5, "augmenter": None}, "augmenter is None"),
-        ({"class_per_batch": 61}, "61 examples, but there are only 60"),
-        ({"class_per_batch": 5, "num_augmentations_per_example": 0}, "per_example is 0"),
-    ):
-        with pytest.raises(PlanError, match=message):
-            single(**{"x": X, "augmenter": repeat, **options})
-
-
 # Files.
 
 
@@ -814,15 +583,6 @@ def test_only_the_examples_of_a_batch_are_loaded():
     assert multi(X, Y).load_example_fn(X[3]) == 3
     series = pd.Series([f"picture {number}" for number in range(60)], index=range(9, 69))
     assert np.array_equal(multi(series, Y, 3, load_example_fn=number_of)[0][0], x)
-
-
-@pytest.mark.parametrize("result", [None, {"image": 1}, (np.zeros(3), 1)], ids=str)
-def test_load_example_fn_that_does_not_return_an_array(result):
-    sampler = multi(X, Y, 3, load_example_fn=lambda item: result)
-    with pytest.raises(FeatureError, match="load_example_fn returned") as caught:
-        sampler[0]
-    number = sampler.plan.batch(0)[0]
-    assert caught.value.__notes__ == [f"in load_example_fn of example {number}: {number}"]
 
 
 @pytest.fixture
@@ -902,63 +662,7 @@ def test_select_examples(classes, limit, seed):
     assert np.array_equal(x, again)
 
 
-def test_selections_depend_on_the_seed():
-    orders = [select_examples(X, Y, seed=seed)[0].tolist() for seed in range(3)]
-    assert orders[0] != orders[1] != orders[2]
-    pairs = {tuple(sorted(select_examples(X, Y, [1], 2, seed=seed)[0])) for seed in range(20)}
-    assert len(pairs) > 5
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("num_examples_per_class", 0), ("class_list", 5), ("class_list", "12"), ("seed", -1)],
-)
-def test_invalid_arguments_of_select_examples(option, value):
-    with pytest.raises(PlanError) as caught:
-        select_examples(X, Y, **{option: value})
-    assert (caught.value.option, caught.value.found) == (option, value)
-
-
-def test_select_examples_of_a_missing_class():
-    with pytest.raises(DatasetError, match="no record of class 77"):
-        select_examples(X, Y, [77])
-
-
 # Frameworks.
-
-
-TENSORS = {"numpy": np.ndarray, "torch": torch.Tensor, "tensorflow": tf.Tensor, "jax": jnp.ndarray}
-
-
-@pytest.mark.parametrize("framework", TENSORS)
-def test_batches_are_tensors_of_the_framework(framework):
-    sampler = MultiShotMemorySampler(ROWS, Y, 3, augmenter=repeat, framework=framework)
-    again = pickle.loads(pickle.dumps(sampler))
-    alone = SingleShotMemorySampler(ROWS, repeat, 3, framework=framework)
-    for batch in (sampler[4], next(iter(sampler)), sampler.get_slice(2, 5), again[4], alone[0]):
-        assert all(isinstance(part, TENSORS[framework]) for part in batch)
-    expected = multi(ROWS, Y, 3, augmenter=repeat)[4]
-    for batch in (sampler[4], again[4]):
-        assert all(np.array_equal(np.asarray(a), b) for a, b in zip(batch, expected, strict=True))
-
-
-@pytest.mark.parametrize("framework", TENSORS)
-def test_augmenter_that_returns_tensors(framework):
-    def augment(x, y, count, is_warmup):
-        return tf.concat([x, x], 0), torch.from_numpy(np.concatenate([y, y]))
-
-    sampler = MultiShotMemorySampler(ROWS, Y, 3, augmenter=augment, framework=framework)
-    for part, expected in zip(sampler[0], multi(ROWS, Y, 3)[0], strict=True):
-        assert np.array_equal(np.asarray(part)[6:], expected)
-
-
-def test_keras_without_pydataset(monkeypatch):
-    keras = types.ModuleType("keras")
-    keras.utils = types.ModuleType("keras.utils")
-    monkeypatch.setitem(sys.modules, "keras", keras)
-    found = runpy.run_path(sys.modules["covey.adapters.keras"].__file__)
-    assert found["KerasDataset"]().prefetch_workers == 1
-    assert found["backend"]() == "numpy"
 
 
 WITHOUT_FRAMEWORKS = """
@@ -1009,6 +713,244 @@ def test_without_frameworks(tmp_path):
         assert "pip install" in found[framework]
 
 
-def test_unknown_name():
+# Errors, of the constructor or of the first batch.
+
+ARGUMENTS = {
+    multi: [
+        ("classes_per_batch", 0), ("classes_per_batch", 2.5), ("classes_per_batch", 11),
+        ("classes_per_batch", number_of), ("examples_per_class_per_batch", 0),
+        ("steps_per_epoch", 0), ("steps_per_epoch", None), ("warmup", 0.5),
+        ("total_examples_per_class", 0), ("augmenter", 3), ("load_example_fn", "x"),
+        ("framework", "mxnet"), ("augmenter_framework", "mxnet"), ("seed", -1),
+        ("class_list", "12"), ("class_list", 5), ("rank", 1),
+        ("num_augmentations_per_example", -1),
+    ],
+    single: [("augmenter", None), ("num_augmentations_per_example", 0), ("seed", -1)],
+    select_examples: [
+        ("num_examples_per_class", 0), ("class_list", 5), ("class_list", "12"), ("seed", -1),
+    ],
+}  # fmt: skip
+VALID = {
+    multi: {"x": X, "y": Y},
+    single: {"x": X, "augmenter": repeat, "class_per_batch": 5},
+    select_examples: {"x": X, "y": Y},
+}
+
+
+@pytest.mark.parametrize("function", ARGUMENTS)
+def test_invalid_arguments(function):
+    for option, value in ARGUMENTS[function]:
+        with pytest.raises(ValueError, match="must be") as caught:
+            function(**{**VALID[function], option: value})
+        assert isinstance(caught.value, CoveyError)
+        assert (caught.value.option, caught.value.found) == (option, value)
+        assert "by name" in caught.value.remedy or value is not number_of
+
+
+def returning(result):
+    return lambda *_: result
+
+
+REFUSED = [
+    (multi, {"class_list": [1, 77]}, "no record of class 77"),
+    (multi, {"class_list": [1, 2.5]}, "2.5"),
+    (multi, {"class_list": [1, None]}, "None"),
+    (multi, {"class_list": []}, "must be <= 0"),
+    (multi, {"class_list": [1, 1, 1]}, "must be <= 1"),
+    (select_examples, {"class_list": [77]}, "no record of class 77"),
+    (multi, {"y": np.eye(10)[Y]}, r"shape \(60, 10\)"),
+    (multi, {"y": Y + 0.5}, "0.5 for example 0; must be an integer"),
+    (multi, {"y": np.where(Y == 3, np.nan, Y)}, "y has nan"),
+    (multi, {"y": np.where(Y == 3, 1e30, Y)}, "y has 1e[+]30"),
+    (multi, {"y": [None] * 60}, "NoneType"),
+    (multi, {"y": ["a"] * 30 + [1] * 30}, "str"),
+    (multi, {"y": [[1], [1, 2]] * 30}, "shape"),
+    (multi, {"y": 3}, "shape"),
+    (multi, {"y": Y.astype(complex)}, "complex"),
+    (multi, {"y": Y[:-1]}, "x has 60 examples and y has 59"),
+    (multi, {"y": np.append(Y, 1)}, "x has 60 examples and y has 61"),
+    *((function, {"x": x}, "^x: it is of type") for function in (multi, single)
+      for x in ("abc", 7, None, {"a": ROWS}, iter(ROWS), np.float32(3))),
+    (multi, {"x": [np.zeros(number) for number in range(60)]},
+     "different shapes.*resize them with load_example_fn="),
+    *((function, {"augmenter": returning(result)}, "^step 0: .*result of the augmenter is")
+      for function in (multi, single)
+      for result in (None, X, (X,), (X, Y, X), "xy", 5, {"x": X, "y": Y}, np.zeros((2, 3)))),
+    *((function, {"augmenter": returning(result)}, "^step 0: the batch has no examples; the aug")
+      for function in (multi, single) for result in ((X[:0], Y[:0]), ({"a": X[:0]}, Y))),
+    *((multi, {"load_example_fn": returning(result)}, "load_example_fn returned .*must be one")
+      for result in (None, {"image": 1}, (np.zeros(3), 1))),
+    (single, {"examples_per_batch": 5}, "exactly one of them must be passed"),
+    (single, {"class_per_batch": None}, "exactly one of them must be passed"),
+    (single, {"class_per_batch": 61}, "61 examples, but there are only 60"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "options", "message"), REFUSED)
+def test_what_is_refused(function, options, message):
+    with pytest.raises(CoveyError, match=message) as caught:
+        function(**{**VALID[function], **options})[0]
+    if "load_example_fn" in options:
+        number = multi(X, Y).plan.batch(0)[0]
+        assert caught.value.__notes__ == [f"in load_example_fn of example {number}: {number}"]
+
+
+# What every sampler does: the contract.
+
+
+class Steps(Sampler):
+    """A sampler of a user: x is the step."""
+
+    def _get_examples(self, batch_id, num_classes, examples_per_class):
+        y = np.repeat(np.arange(num_classes), examples_per_class)
+        return y * 0 + self.step(batch_id), y
+
+
+SAMPLERS = {
+    "multi": lambda **options: MultiShotMemorySampler(X, Y, 6, 2, 4, **options),
+    "single": lambda augmenter=identity, **options: SingleShotMemorySampler(
+        X, augmenter, 12, 4, **{"num_augmentations_per_example": 1, **options}
+    ),
+    "file": lambda **options: MultiShotFileSampler(X, Y, int, 6, 2, 4, **options),
+    "subclass": lambda **options: Steps(6, 2, 4, **options),
+}
+TENSORS = {"numpy": np.ndarray, "torch": torch.Tensor, "tensorflow": tf.Tensor, "jax": jnp.ndarray}
+
+
+def same(left, right):
+    return all(np.array_equal(np.asarray(a), b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.fixture(params=SAMPLERS)
+def make(request):
+    return SAMPLERS[request.param]
+
+
+@pytest.mark.parametrize("framework", TENSORS)
+def test_batches_are_tensors_of_the_framework(make, framework):
+    sampler, expected = make(framework=framework), make(framework="numpy")
+    again = pickle.loads(pickle.dumps(sampler))
+    pairs = [(sampler[3], expected[3]), (again[3], expected[3]), (next(iter(sampler)), expected[0])]
+    if hasattr(sampler, "get_slice"):
+        pairs.append((sampler.get_slice(2, 5), expected.get_slice(2, 5)))
+    for found, batch in pairs:
+        assert all(isinstance(part, TENSORS[framework]) for part in found)
+        assert same(found, batch)
+
+
+@pytest.mark.parametrize("framework", TENSORS)
+@pytest.mark.parametrize("given", TENSORS)
+def test_types_of_an_augmenter(make, given, framework):
+    """It receives the type it asks for, and may return tensors of two frameworks."""
+    seen = []
+
+    def augment(x, y, count, is_warmup):
+        seen.extend((x, y))
+        x, y = np.asarray(x), np.asarray(y)
+        return tf.concat([x, x], 0), torch.from_numpy(np.concatenate([y, y]))
+
+    sampler = make(augmenter=augment, augmenter_framework=given, framework=framework)
+    for part, expected in zip(sampler[0], make(framework="numpy")[0], strict=True):
+        assert isinstance(part, TENSORS[framework]) or framework in ("torch", "jax")
+        assert np.array_equal(np.asarray(part)[12:], expected)
+    assert all(isinstance(each, TENSORS[given]) for each in seen)
+
+
+def test_nested_results_and_the_step_of_an_augmenter(make):
+    calls = []
+
+    def augment(x, y, count, is_warmup, *, step):
+        calls.append((x, y, is_warmup, step))
+        return [{"a": x, "b": (x, -x)}, y.tolist()]
+
+    sampler, plain = make(augmenter=augment, framework="numpy"), make(framework="numpy")
+    sampler.epoch = plain.epoch = 4
+    x, y = sampler[3]
+    ((given_x, given_y, *others),) = calls
+    assert same((given_x, given_y), plain[3])
+    assert others == [False, 19]
+    assert same((*x["b"], y), (given_x, -given_x, given_y))
+    assert isinstance(x["b"], tuple)
+    assert y.dtype == np.int64
+    assert sampler.batch_size == 12
+    sampler.augmenter = lambda x, y, *_: ([x, x + 1], y)
+    assert [len(view) for view in sampler[3][0]] == [12, 12]
+    sampler.augmenter = None
+    assert same(sampler[3], plain[3])
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("kind", ["multi", "single", "file"])
+def test_ranks(kind, world_size):
+    make = functools.partial(SAMPLERS[kind], framework="numpy", seed=3)
+    ranks = [make(rank=rank, world_size=world_size) for rank in range(world_size)]
+    for parts, batch in zip(zip(*ranks, strict=True), make(), strict=True):
+        assert same(map(np.concatenate, zip(*parts, strict=True)), batch)
+    for rank in range(world_size):
+        alone = make(rank=rank, world_size=world_size, mode="independent")
+        assert drawn(alone) == planned(make(), range(rank, 4 * world_size, world_size))
+
+
+SLICES = [(58, 3, slice(58, 60)), (61, -1, slice(0)), (61, 2, slice(0)), (0, 61, slice(60)),
+          (-3, 2, slice(57, 59)), (-2, -1, slice(58, 60)), (-99, 3, slice(3)), (5, 0, slice(0)),
+          (1, 3, slice(1, 4))]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["multi", "single", "file"])
+def test_slices(kind):
+    sampler = SAMPLERS[kind](framework="numpy")
+    x, y = sampler.get_slice()
+    assert sorted(x.tolist()) == X.tolist()
+    assert same([y], [x if kind == "single" else Y[x]])
+    for begin, size, expected in SLICES:
+        assert same(sampler.get_slice(begin, size), (x[expected], y[expected]))
+    with pytest.raises(PlanError, match="size is -2"):
+        sampler.get_slice(0, -2)
+
+
+def test_order_and_classes_of_slices():
+    names = np.array(["gull", "owl", "wren"])[Y % 3]
+    sampler = multi(X, names, class_list=["owl", "wren"], total_examples_per_class=7)
+    x, y = sampler.get_slice()
+    assert sorted(sampler.index_per_class) == ["owl", "wren"]
+    for name, positions in sampler.index_per_class.items():
+        assert len(positions) == 7
+        assert set(y[positions].tolist()) == {name}
+    assert set(names[x].tolist()) == {"owl", "wren"}
+    assert len(set(multi(X, np.sort(Y), seed=1).get_slice(0, 20)[1].tolist())) > 5
+    assert x.tolist() != multi(X, names, class_list=["owl", "wren"], seed=1).get_slice()[0].tolist()
+    augmented = single(X + 100, repeat, 5).get_slice(2, 3)
+    assert same(augmented, ([102, 102, 103, 103, 104, 104], [2, 2, 3, 3, 4, 4]))
+    later = single(X, repeat, examples_per_batch=5, steps_per_epoch=4)
+    assert drawn(later) == drawn(single(X, repeat, class_per_batch=5, steps_per_epoch=4))
+
+
+# Small guarantees.
+
+
+def test_bytes_bools_and_names():
+    x = [b"%d\0\0" % number for number in range(60)]  # zeros at the end remain
+    assert multi(x, Y, 3)[0][0].tolist() == [x[each] for each in multi(x, Y, 3).plan.batch(0)]
+    sampler = multi(X, Y > 6, 1, class_list=[True])
+    assert (sampler.class_list, sampler[0][1].tolist()) == ([True], [True, True])
+    assert multi(X, Y > 6, 1, class_list=np.array([False])).num_examples == 42
+    names = [f"c{label}" for label in Y]
+    assert multi(X, names, 2, class_list=tf.constant(["c1", "c4"])).class_list == ["c1", "c4"]
     with pytest.raises(AttributeError, match="no attribute 'NoSampler'"):
         samplers.NoSampler  # noqa: B018
+
+
+def test_selections_depend_on_the_seed():
+    orders = [select_examples(X, Y, seed=seed)[0].tolist() for seed in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+    pairs = {tuple(sorted(select_examples(X, Y, [1], 2, seed=seed)[0])) for seed in range(20)}
+    assert len(pairs) > 5
+
+
+def test_keras_without_pydataset(monkeypatch):
+    keras = types.ModuleType("keras")
+    keras.utils = types.ModuleType("keras.utils")
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    found = runpy.run_path(sys.modules["covey.adapters.keras"].__file__)
+    assert found["KerasDataset"]().prefetch_workers == 1
+    assert found["backend"]() == "numpy"
