@@ -13,7 +13,7 @@ from pictures import DECODERS, decoding_with
 from sampled import drawn, planned, repeat, run
 from written import write
 
-from covey.errors import CoveyError, DatasetError, FeatureError
+from covey.errors import CoveyError, DatasetError
 from covey.samplers import TFDatasetMultiShotMemorySampler
 
 T = tfds.features
@@ -197,34 +197,12 @@ def test_relative_paths_and_datasets_of_covey(directory, tmp_path, monkeypatch):
     assert (sampler.num_examples, sampler.example_shape) == (30, (2,))
 
 
-@pytest.mark.parametrize("name", ["no_such_flock", "no such flock", "no_such_flock/config:1.0.0"])
-def test_unknown_names(data_dir, name):
-    with pytest.raises(DatasetError, match=name) as caught:
-        TFDatasetMultiShotMemorySampler(name, 2, data_dir=data_dir)
-    assert caught.value.option == "dataset_name"
-    assert "\n" not in str(caught.value)
-
-
-def test_a_similar_name_is_suggested():
-    with pytest.raises(DatasetError) as caught:
-        TFDatasetMultiShotMemorySampler("minst", 2)
-    assert caught.value.suggestion == "mnist"
-
-
 def test_preprocess_fn_that_calls_numpy(flock):
     with pytest.raises(AttributeError) as caught:
         flock(2, preprocess_fn=lambda x, y: (x.numpy(), y))
     assert any("remove .numpy()" in note for note in caught.value.__notes__)
     floats = flock(2, preprocess_fn=lambda x, y: (tf.image.convert_image_dtype(x, tf.float32), y))
     assert np.array_equal(floats[0][0], flock(2)[0][0] / np.float32(255))
-
-
-def test_missing_directories(tmp_path):
-    with pytest.raises(DatasetError) as caught:
-        TFDatasetMultiShotMemorySampler(tmp_path / "nowhere", 2)
-    assert caught.value.path == str(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match="neither a dataset"):
-        TFDatasetMultiShotMemorySampler(tmp_path, 2)
 
 
 # Splits and keys.
@@ -246,25 +224,6 @@ def test_splits(flock, directory, splits, count):
     )
 
 
-@pytest.mark.parametrize("splits", ["nope", ["train", "nope"], "train[", "", "train[:x%]"], ids=str)
-def test_invalid_splits(flock, splits):
-    with pytest.raises(DatasetError, match=r"split.*'train', 'test'"):
-        flock(2, "number", splits=splits)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("x_key", "img"), ("y_key", "img"), ("splits", []), ("preprocess_fn", 3)]
-)
-def test_invalid_options(flock, option, value):
-    with pytest.raises(ValueError, match=option) as caught:
-        flock(2, **{"x_key": "number", option: value})
-    assert isinstance(caught.value, CoveyError)
-    assert (caught.value.option, caught.value.found) == (option, value)
-    if value == "img":
-        for key in ("image", "photo", "label", "number", "vector", "word", "size", "nest"):
-            assert f"'{key}" in caught.value.allowed
-
-
 def test_nested_features_and_strings(flock):
     x, y = flock(2, "nest/eggs", "nest/kind").get_slice()
     assert np.array_equal(x % 3, y)
@@ -275,12 +234,6 @@ def test_nested_features_and_strings(flock):
     x, y = flock(2, "word", "number", "train", 1)[0]
     assert x.tolist() == [f"word {n % 5}" for n in y]
     assert flock(2, "number", "word", class_list=["word 1", "word 3"]).num_examples == 32
-
-
-@pytest.mark.parametrize("key", ["size", "vector", "image"])
-def test_features_that_are_not_labels(flock, key):
-    with pytest.raises(DatasetError, match="y has"):
-        flock(2, "number", key)
 
 
 # preprocess_fn.
@@ -305,15 +258,6 @@ def test_images_with_every_decoder(flock, monkeypatch, decoder):
     assert (x == x[:, :1, :1, :1]).all()
     assert x.shape[1:] == (4, 5, 3)
     assert np.array_equal(x[:, 0, 0, 0] % 4, y)
-
-
-@pytest.mark.parametrize(
-    ("key", "function"), [("photo", None), ("number", lambda x, y: (np.zeros(int(x) % 3), y))]
-)
-def test_examples_of_different_shapes(flock, key, function):
-    with pytest.raises(FeatureError, match="have different shapes") as caught:
-        flock(3, key, preprocess_fn=function)
-    assert "preprocess_fn=" in caught.value.remedy
 
 
 def test_preprocess_fn_is_called_once_per_example_by_several_threads(flock, directory, monkeypatch):
@@ -347,19 +291,6 @@ def test_preprocess_fn_changes_types(flock):
     assert Counter(y.tolist()) == {"odd": 40, "even": 40}
 
 
-@pytest.mark.parametrize(
-    "result", [None, 5, (1,), (1, 2, 3), "xy", (None, 1), (1, None), {"x": 1, "y": 2}], ids=repr
-)
-def test_preprocess_fn_that_does_not_return_a_pair(flock, directory, result):
-    def fail(x, y):
-        return result if x == 33 else (x, y)
-
-    position = [each["number"] for each in read_by_tfds(directory)].index(33)
-    with pytest.raises(FeatureError, match="preprocess_fn returned") as caught:
-        flock(2, "number", preprocess_fn=fail)
-    assert caught.value.__notes__ == [f"in preprocess_fn of example {position}"]
-
-
 def test_progress(flock, capsys):
     flock(2, "number", progress=True)
     shown = capsys.readouterr()
@@ -368,3 +299,49 @@ def test_progress(flock, capsys):
     assert shown.out == ""
     flock(2, "number", progress=False)
     assert capsys.readouterr().err == ""
+
+
+# Errors.
+
+KEYS = "'image', 'label', 'nest/eggs', 'nest/kind', 'number', 'photo', 'size', 'vector', 'word'"
+RESULTS = (None, 5, (1,), (1, 2, 3), "xy", (None, 1), (1, None), {"x": 1, "y": 2})
+REFUSED = [
+    *(({"splits": each}, r"split.*'train', 'test'")
+      for each in ("nope", ["train", "nope"], "train[", "", "train[:x%]")),
+    ({"splits": []}, r"splits is \[\]"),
+    ({"preprocess_fn": 3}, "preprocess_fn is 3"),
+    ({"x_key": "img"}, f"x_key is 'img'; must be one of {KEYS}"),
+    ({"y_key": "img"}, f"y_key is 'img'; must be one of {KEYS}"),
+    *(({"y_key": key}, "y has") for key in ("size", "vector", "image")),
+    ({"x_key": "photo"}, "have different shapes.*preprocess_fn="),
+    ({"preprocess_fn": lambda x, y: (np.zeros(int(x) % 3), y)}, "have different shapes"),
+    *(({"preprocess_fn": lambda x, y, result=result: result if x == 33 else (x, y)},
+       "preprocess_fn returned") for result in RESULTS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_is_refused(flock, directory, options, message):
+    with pytest.raises(CoveyError, match=message) as caught:
+        flock(2, **{"x_key": "number", **options})
+    assert isinstance(caught.value, ValueError)
+    if "returned" in message:
+        position = [each["number"] for each in read_by_tfds(directory)].index(33)
+        assert caught.value.__notes__ == [f"in preprocess_fn of example {position}"]
+
+
+@pytest.mark.parametrize("name", ["no_such_flock", "no such flock", "no_such_flock/config:1.0.0",
+                                  "minst", "directory", "nowhere"])  # fmt: skip
+def test_names_without_a_dataset(data_dir, tmp_path, name):
+    is_path = name in ("directory", "nowhere")
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(DatasetError, match=name) as caught:
+        TFDatasetMultiShotMemorySampler(
+            tmp_path / name if is_path else name, 2, data_dir=None if is_path else data_dir
+        )
+    if is_path:
+        assert caught.value.path == str(tmp_path / name)
+    else:
+        assert caught.value.option == "dataset_name"
+        assert caught.value.suggestion == {"minst": "mnist"}.get(name)
+    assert "\n" not in str(caught.value)

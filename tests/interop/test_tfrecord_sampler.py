@@ -92,24 +92,6 @@ def is_balanced(batches, classes=8, examples=4):
     return all(is_exact(y, classes, examples) for _, y in batches.take(8))
 
 
-def test_label_of_an_index(shuffled):
-    covey.build_index(shuffled, label="label")
-    assert is_balanced(TFRecordDatasetSampler(shuffled, parse, 4, 32))
-
-
-def test_label_of_an_index_of_some_files(shuffled):
-    put(shuffled / "other.tfrecord", [example(0)], FEATURES)
-    covey.build_index(str(shuffled / "*.tfrec"), label="label", progress=False)
-    assert is_balanced(TFRecordDatasetSampler(shuffled, parse, 4, 32))
-
-
-@pytest.mark.parametrize("has_index", [True, False])
-def test_label_of_the_metadata(dataset, has_index):
-    for path in () if has_index else dataset.glob("*.npy"):
-        path.unlink()
-    assert is_balanced(TFRecordDatasetSampler(dataset, parse, 4, 32, shard_suffix="*train*"))
-
-
 def parity(example):
     return int(example["x"][0]) % 2
 
@@ -126,11 +108,6 @@ def test_some_shards_of_a_dataset(dataset):
     expected = [int(each["x"][0]) for path in shards for each in opened(path, label="label")]
     assert len(shards) == 4
     assert set(chain(*steps(batches))) == set(expected)
-
-
-def test_only_the_matching_shards_are_indexed(shuffled):
-    (shuffled / "other.tfrecord").write_bytes(b"corrupt")
-    assert is_balanced(TFRecordDatasetSampler(shuffled, parse, 4, 32, label="label"))
 
 
 @pytest.mark.parametrize("suffix", ["*train*", "*.tfrecord*"])
@@ -152,15 +129,6 @@ def test_pattern_of_a_replaced_version(dataset):
         TFRecordDatasetSampler(dataset, parse, 1, 1, shard_suffix="birds-train.tfrecord-*")
     assert caught.value.path.startswith(str(dataset / "birds-train.tfrecord-"))
     assert "a pattern that matches the names of the current version" in caught.value.reason
-
-
-def test_special_characters_in_the_path(shuffled, tmp_path):
-    odd = shuffled.rename(tmp_path / "what [1] is * this")
-    assert is_balanced(TFRecordDatasetSampler(odd, parse, 2, 16, label="label"), 8, 2)
-    deep = TFRecordDatasetSampler(
-        odd.parent, parse, 2, 16, label="label", shard_suffix="**/*.tfrec"
-    )
-    assert is_balanced(deep, 8, 2)
 
 
 def test_images_of_different_sizes_that_the_function_resizes(tmp_path):
@@ -274,23 +242,6 @@ def test_records_that_are_not_examples(tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(iter(batches))
     assert is_balanced(mapped(path, lambda record: (record, decode(record)[1]), 2, 14), 7, 2)
-
-
-@pytest.mark.parametrize(
-    ("function", "found"),
-    [
-        (lambda record: parse(record)[0], r"TensorSpec\(shape=\(3,\)"),
-        (lambda record: dict(zip("xy", parse(record), strict=True)), r"\{'x'"),
-        (lambda record: parse(record)[::-1], r"shape=\(3,\)"),
-        (lambda record: (record, tf.cast(parse(record)[1], tf.float32)), "float32"),
-        (lambda record: (record, tf.one_hot(parse(record)[1], 30)), r"\(30,\)"),
-    ],
-)
-def test_functions_without_a_label(shuffled, function, found):
-    with pytest.raises(DatasetError, match=found) as caught:
-        TFRecordDatasetSampler(shuffled, function, 4, 32)
-    assert "where y is a scalar integer or string" in caught.value.reason
-    assert "pass label=" in caught.value.remedy
 
 
 def test_records_that_a_function_does_not_accept(shuffled):
@@ -442,38 +393,6 @@ def test_urls_that_tensorflow_cannot_read(shuffled, tmp_path):
 # Errors.
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("batch_size", 31), ("batch_size", "many"), ("example_per_class", 0),
-        ("shard_suffix", ""), ("num_repeat", 0), ("parallelism", 0),
-        ("shards_per_cycle", 0), ("prefetch_size", -2), ("deserialization_fn", "parse"),
-        ("seed", -1), ("label", "species"),
-    ],
-)  # fmt: skip
-def test_invalid_arguments(shuffled, option, value):
-    options = {"shard_path": shuffled, "deserialization_fn": parse, option: value}
-    with pytest.raises(ValueError, match="must be") as caught:
-        TFRecordDatasetSampler(**options)
-    assert isinstance(caught.value, CoveyError)
-    assert (caught.value.option, caught.value.found) == (option, value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"shard_suffix": "*.tfr"}, r"no file matches '\*.tfr'"),
-        ({"compression": "LZ4"}, "compression is 'LZ4'; must be None, 'GZIP' or 'ZLIB'"),
-        ({"shard_path": "nowhere"}, "nowhere: there is no such directory"),
-        ({"label": "label", "batch_size": 64}, "a batch has 32 classes, but the dataset has 24"),
-        ({"deserialization_fn": None}, "the shards have no known label.*label="),
-    ],
-)
-def test_shards_that_cannot_be_sampled(shuffled, options, message):
-    with pytest.raises(ValueError, match=message):
-        TFRecordDatasetSampler(**{"shard_path": shuffled, "deserialization_fn": parse, **options})
-
-
 # Training.
 
 
@@ -484,3 +403,74 @@ def test_fit(shuffled, decode):
     batches = TFRecordDatasetSampler(shuffled, decode, 4, 32, label="label")
     history = model.fit(batches, epochs=2, steps_per_epoch=4, verbose=0, shuffle=False)
     assert len(history.history["loss"]) == 2
+
+
+# Where the label is found.
+
+
+def index(shards, path):
+    covey.build_index(path, label="label", progress=False)
+    return shards
+
+
+def beside(shards, content):
+    put(shards / "other.tfrecord", [example(0)], FEATURES)
+    if content is not None:
+        (shards / "other.tfrecord").write_bytes(content)
+    return shards
+
+
+def without_index(dataset):
+    for path in dataset.glob("*.npy"):
+        path.unlink()
+    return dataset
+
+
+LABELLED = {
+    "an index": (lambda s, _: index(s, s), {}),
+    "an index of some files": (
+        lambda s, _: index(beside(s, None), str(s / "*.tfrec")), {}),
+    "an index of the dataset": (lambda _, d: d, {"shard_suffix": "*train*"}),
+    "the metadata": (lambda _, d: without_index(d), {"shard_suffix": "*train*"}),
+    "an argument": (lambda s, _: s, {"label": "label"}),
+    "matching shards": (lambda s, _: beside(s, b"corrupt"), {"label": "label"}),
+    "an odd path": (lambda s, d: s.rename(d.parent / "what [1] is * this"), {"label": "label"}),
+    "directories below": (
+        lambda s, _: s.parent, {"label": "label", "shard_suffix": "shards/**/*.tfrec"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+def test_where_the_label_is_found(shuffled, dataset, kind):
+    prepare, options = LABELLED[kind]
+    assert is_balanced(TFRecordDatasetSampler(prepare(shuffled, dataset), parse, 4, 32, **options))
+
+
+# Errors.
+
+UNLABELLED = "where y is a scalar integer or string.*pass label="
+REFUSED = [
+    *(({option: value}, f"{option} is .*must be") for option, value in (
+        ("batch_size", 31), ("batch_size", "many"), ("example_per_class", 0),
+        ("shard_suffix", ""), ("num_repeat", 0), ("parallelism", 0), ("shards_per_cycle", 0),
+        ("prefetch_size", -2), ("deserialization_fn", "parse"), ("seed", -1),
+        ("label", "species"))),
+    ({"shard_suffix": "*.tfr"}, r"no file matches '\*.tfr'"),
+    ({"compression": "LZ4"}, "compression is 'LZ4'; must be None, 'GZIP' or 'ZLIB'"),
+    ({"shard_path": "nowhere"}, "nowhere: there is no such directory"),
+    ({"label": "label", "batch_size": 64}, "a batch has 32 classes, but the dataset has 24"),
+    ({"deserialization_fn": None}, "the shards have no known label.*label="),
+    *(({"deserialization_fn": function}, rf"{found}.*{UNLABELLED}") for function, found in (
+        (lambda record: parse(record)[0], r"TensorSpec\(shape=\(3,\)"),
+        (lambda record: dict(zip("xy", parse(record), strict=True)), r"\{'x'"),
+        (lambda record: parse(record)[::-1], r"shape=\(3,\)"),
+        (lambda record: (record, tf.cast(parse(record)[1], tf.float32)), "float32"),
+        (lambda record: (record, tf.one_hot(parse(record)[1], 30)), r"\(30,\)"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_is_refused(shuffled, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        TFRecordDatasetSampler(**{"shard_path": shuffled, "deserialization_fn": parse, **options})
+    assert isinstance(caught.value, CoveyError) or "compression" in options
