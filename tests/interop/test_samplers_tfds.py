@@ -282,6 +282,20 @@ def test_preprocess_fn_is_called_once_per_example_by_several_threads(flock, dire
     assert len(calls) == 80
 
 
+def test_preprocess_fn_may_reuse_its_result(flock):
+    local = threading.local()
+
+    def fill(x, y):
+        if not hasattr(local, "result"):
+            local.result = np.empty(2, np.int64)
+        local.result[:] = x
+        return local.result, y
+
+    x, y = flock(2, "number", preprocess_fn=fill).get_slice()
+    assert sorted(x[:, 1].tolist()) == list(range(80))
+    assert np.array_equal(x[:, 0] % 4, y)
+
+
 def test_preprocess_fn_changes_types(flock):
     def change(x, y):
         return {1: "one"}.get(int(x), "many"), "odd" if x % 2 else "even"

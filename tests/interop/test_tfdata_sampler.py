@@ -129,7 +129,7 @@ def test_warmup(warmup):
 
 def test_random_numbers_differ_between_examples():
     def draw(x, y):
-        return tf.random.uniform([]), y
+        return tf.random.uniform([], dtype=tf.float64), y
 
     drawn = np.concatenate(steps(TFDataSampler(numbered(), 8, 4, augmenter=draw), 5))
     assert len(set(drawn.tolist())) == 160

@@ -335,7 +335,7 @@ def check_same(left, right):
 @pytest.mark.parametrize("seed", [None, 3])
 def test_random_numbers_differ_between_examples(shuffled, seed):
     def draw(record):
-        return tf.random.uniform([], seed=seed), parse(record)[1]
+        return tf.random.uniform([], seed=seed, dtype=tf.float64), parse(record)[1]
 
     batches = TFRecordDatasetSampler(shuffled, draw, 4, 64, label="label")
     drawn = np.concatenate([x.numpy() for x, _ in batches.take(5)])

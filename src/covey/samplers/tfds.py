@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from covey._progress import Progress
 from covey._threads import cpu_count
 from covey.adapters import as_array
@@ -137,9 +139,10 @@ def _read(
     y_key: str,
     preprocess: Preprocessing | None,
     progress: bool | None,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[Any, list[Any]]:
     """Return x and y of all examples."""
-    pairs: list[tuple[Any, Any]] = []
+    x: list[Any] = []
+    y: list[Any] = []
     with (
         Progress(progress, sum(map(len, datasets)), "reading") as bar,
         ThreadPoolExecutor(cpu_count(), "covey-preprocess") as threads,
@@ -153,15 +156,27 @@ def _read(
                 for batch in dataset.sequential(_CHUNK_ROWS, select=selected, image_size=size):
                     columns = batch if dataset.label is None else batch[0]
                     rows = [dataset.features.find(columns, key) for key in (x_key, y_key)]
-                    if preprocess is None:
-                        pairs += zip(*rows, strict=True)
-                    else:
+                    pairs: Iterable[tuple[Any, Any]] = zip(*rows, strict=True)
+                    if preprocess is not None:
                         call = partial(_preprocess, preprocess)
-                        pairs += threads.map(call, itertools.count(len(pairs)), *rows)
+                        pairs = threads.map(call, itertools.count(len(y)), *rows)
+                    for some_x, some_y in pairs:
+                        x.append(some_x)
+                        y.append(some_y)
                     bar.add(len(rows[0]), 0)
-    examples = [x for x, _ in pairs]
-    check_shapes(examples)
-    return examples, [y for _, y in pairs]
+    return _move(x), y
+
+
+def _move(rows: list[Any]) -> Any:
+    """Return numbers as one array. Rows are released one by one: memory may hold them once only."""
+    check_shapes(rows)
+    dtypes = {np.asarray(row).dtype for row in rows}
+    if not dtypes or any(each.kind not in "biufc" for each in dtypes):
+        return rows
+    moved = np.empty((len(rows), *np.shape(rows[0])), np.result_type(*dtypes))
+    for number in range(len(rows)):
+        moved[number], rows[number] = rows[number], None
+    return moved
 
 
 def _preprocess(function: Preprocessing, number: int, x: Any, y: Any) -> tuple[Any, Any]:
@@ -174,4 +189,5 @@ def _preprocess(function: Preprocessing, number: int, x: Any, y: Any) -> tuple[A
     except Exception as error:
         add_location(error, f"in preprocess_fn of example {number}")
         raise
-    return as_array(pair[0]) if hasattr(pair[0], "__array__") else pair[0], pair[1]
+    x, y = pair
+    return np.array(as_array(x)) if hasattr(x, "__array__") else x, y  # x may be used again
