@@ -28,7 +28,7 @@ from covey.index import Index
 from covey.labels import decode_strings, is_string
 from covey.loader import Loader, LoadOptions
 from covey.loader.batch import BatchFormat
-from covey.loader.options import add_location
+from covey.loader.options import LoadKeywords, add_location
 from covey.loader.prefetch import NativeSource
 from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights
@@ -49,12 +49,13 @@ from covey.schema.types import Feature
 if TYPE_CHECKING:
     import datasets
     import pandas as pd
+    from typing_extensions import Unpack
 
     from covey.view import View
 
 Class = int | str | bytes
 
-_OPTIONS = LoadOptions.names()
+_OPTIONS = tuple(LoadKeywords.__annotations__)
 _NO_BATCH_SIZE = (
     "a batch has classes_per_batch * examples_per_class examples: batches(8, 4) has 32; "
     "shuffled(32) has 32 examples of any classes"
@@ -337,7 +338,7 @@ class Dataset:
         total_examples_per_class: int | None = None,
         small_classes: SmallClasses = "repeat",
         class_weights: Weights | None = None,
-        **options: Any,
+        **options: Unpack[LoadKeywords],
     ) -> Loader:
         """Return a loader of balanced batches: exactly P classes, K distinct examples of each.
 
@@ -374,7 +375,7 @@ class Dataset:
         *,
         seed: int = 0,
         remainder: Remainder = "keep",
-        **options: Any,
+        **options: Unpack[LoadKeywords],
     ) -> Loader:
         """Return a loader of all examples once per epoch, in a different order in each epoch.
 
@@ -391,7 +392,7 @@ class Dataset:
 
     @checks_keywords(_OPTIONS)
     def sequential(
-        self, batch_size: int, *, remainder: Remainder = "keep", **options: Any
+        self, batch_size: int, *, remainder: Remainder = "keep", **options: Unpack[LoadKeywords]
     ) -> Loader:
         """Return a loader of all examples once per epoch, in the order of the dataset.
 
@@ -405,7 +406,7 @@ class Dataset:
         make_plan = partial(SequentialPlan, len(self), batch_size, remainder=remainder)
         return self._load(make_plan, options)
 
-    def _load(self, make_plan: Callable[[], Plan], keywords: dict[str, Any]) -> Loader:
+    def _load(self, make_plan: Callable[[], Plan], keywords: LoadKeywords) -> Loader:
         options = LoadOptions.of(**keywords)
         loader = Loader(BatchFormat(self, options), make_plan, options)
         self._check_image_sizes(loader)

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from covey._threads import cpu_count
 from covey.errors import FeatureError, PlanError, check
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey, check_int
-from covey.schema.pixel_options import ImageOptions
+from covey.schema.pixel_options import Crop, Decode, ImageOptions
 
 SEEDED = ("rng", "step", "row")
 
@@ -97,6 +97,34 @@ MAX_PREFETCH = 2**20
 MAX_PAD_LENGTH = 2**31 - 1
 
 
+class LoadKeywords(TypedDict, total=False):
+    """Keyword arguments of batches: the fields of LoadOptions and of ImageOptions."""
+
+    rank: int | None
+    world_size: int | None
+    mode: Mode
+    select: str | Iterable[str] | None
+    as_dict: bool
+    transform: Callable[..., Any] | None
+    batch_transform: Callable[..., Any] | None
+    augmenter: Callable[..., Any] | None
+    decode_images: bool
+    image_size: int | tuple[int, int] | Literal["ragged"] | None
+    crop: Crop
+    crop_scale: tuple[float, float]
+    crop_ratio: tuple[float, float]
+    flip: bool
+    views: int
+    decode: Decode
+    pad: float | Mapping[str, Any] | None
+    pad_length: int | Mapping[str, int] | None
+    pad_lengths: bool
+    truncate: bool
+    threads: int | None
+    prefetch: int | None
+    reuse_buffers: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
     """Options of :meth:`covey.Dataset.batches`, ``shuffled`` and ``sequential``.
@@ -173,12 +201,6 @@ class LoadOptions:
         names = [each.name for each in fields(ImageOptions) if each.name in options]
         images = {name: options.pop(name) for name in names}
         return cls(images=ImageOptions(**images), **options)
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """Return the names of the keyword arguments."""
-        names = [each.name for each in (*fields(cls), *fields(ImageOptions))]
-        return [name for name in names if name != "images"]
 
     def __post_init__(self) -> None:
         if self.threads is not None:
