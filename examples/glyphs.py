@@ -153,7 +153,7 @@ def main() -> None:
     show_class(ds, classes[-1])
     draw_batches(ds, min(32, len(classes)), min(4, options.per_class))
 
-    command = ["sample", str(directory), "--save", str(options.output / "sample.png")]
+    command = ["show", str(directory), "--batch"]
     command += ["-p", str(min(8, len(classes))), "-k", str(min(4, options.per_class))]
     print(f"$ covey {' '.join(command)}")
     status = run_command(command)

@@ -466,7 +466,7 @@ def test_invalid_values(capsys, arguments, message):
     [
         ("--memory-limit lots", "'lots' is not a valid size"),
         ("--memory-limit 12Q", "'12Q' is not a valid size"),
-        ("--memory-limit -5M", "expected one argument"),
+        ("--memory-limit -5M", "'-5M' is not a valid size"),
         ("--memory-limit 0", "'0' is not a valid size"),
         ("--hold-out-fraction 1", "'1' must be between 0 and 1"),
         ("--hold-out-fraction nan", "'nan' must be between 0 and 1"),

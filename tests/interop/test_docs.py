@@ -123,6 +123,8 @@ def test_demo(tmp_path):
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     assert re.search(r"examples +90\b", run.stdout)
     assert "30 classes with 3 examples each" in run.stdout
+    assert "batch 0 of seed 0: 8 classes of 'label', 3 examples each" in run.stdout
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["glyphs"]
 
 
 def test_native_tests_pass():

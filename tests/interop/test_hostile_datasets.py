@@ -209,9 +209,9 @@ KINDS = ["birds", "renamed", "datum", f"plain{CONTROL}"]
 COMMANDS = [
     ["info"],
     ["info", "--split", CONTROL],
-    ["sample", "--no-save", "-k", "2"],
-    ["sample", "--save", "sheet.png", "-k", "2"],
-    ["sample", "--select", CONTROL],
+    ["show", "--batch", "-k", "2"],
+    ["show", "--batch", "--output", "sheet.png", "-k", "2"],
+    ["show", "--batch", "--select", CONTROL],
     ["verify"],
     ["index"],
     ["index", "--label", LABEL],
@@ -255,7 +255,7 @@ def test_no_control_character_is_printed_by_write(tmp_path, monkeypatch, capfd):
             output = capfd.readouterr()
             check_output(output.out + output.err)
             shutil.rmtree(f"to{CONTROL}", ignore_errors=True)
-    for arguments in ([CONTROL], ["info"], ["sample", "x", "--save", CONTROL]):
+    for arguments in ([CONTROL], ["info"], ["show", "x", "--output", CONTROL]):
         with pytest.raises(SystemExit):
             main(arguments)
         output = capfd.readouterr()
@@ -407,11 +407,12 @@ def test_max_pixels_of_every_format(tmp_path, form):
 def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put_images(tmp_path / "images", [png(30, 20)] * 4)
-    assert main(["sample", "images", "-k", "2", "--max-pixels", "599"]) == 1
+    command = ["show", "images", "--batch", "-k", "2", "--output", "sheet.png", "--max-pixels"]
+    assert main([*command, "599"]) == 1
     message = capsys.readouterr().err
     assert "--max-pixels is 599; the image has 20 x 30 = 600 pixels" in message
     assert "pass a larger --max-pixels" in message
-    assert main(["sample", "images", "-k", "2", "--max-pixels", "600"]) == 0
+    assert main([*command, "600"]) == 0
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
@@ -714,9 +715,9 @@ def swap(by_class):
 
 
 @pytest.mark.parametrize("change", [set_out_of_range, swap])
-def test_sample_of_an_inconsistent_class_table(birds, capsys, change):
+def test_batch_of_an_inconsistent_class_table(birds, capsys, change):
     change_class_table(birds, change)
-    assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
+    assert main(["show", str(birds), "--batch", "-p", "3", "-k", "10"]) == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert "lists records of other classes under the class ids [0 1 2]" in output.err

@@ -46,7 +46,7 @@ def birds(tmp_path_factory):
         (["write", "--shard", "3"], "covey write: unknown option --shard; did you mean --shards?"),
         (["verify", "x", "--wings"], "covey verify: unknown option --wings; `covey verify --help` "
          "lists the options"),
-        (["sample", "x", "-z"], "covey sample: unknown option -z; `covey sample --help` lists the "
+        (["show", "x", "-z"], "covey show: unknown option -z; `covey show --help` lists the "
          "options"),
         (["write", "a", "b", "--mode", "overwrit"], "covey write: argument --mode: 'overwrit' must "
          "be one of 'error', 'overwrite', 'append'; did you mean overwrite?"),
@@ -156,7 +156,7 @@ def test_an_existing_split(birds, tmp_path):
 
 
 def test_arguments_without_an_option_are_not_named(tmp_path):
-    """covey.open has on_error= and takes lists of files, covey sample neither."""
+    """covey.open has on_error= and takes lists of files, covey show neither."""
     shards = [tmp_path / f"birds-{number:05}-of-00003.tfrecord" for number in (0, 2)]
     features = covey.Features({"song": "float32", "species": "str"})
     for shard in shards:
@@ -165,15 +165,15 @@ def test_arguments_without_an_option_are_not_named(tmp_path):
     with pytest.raises(DatasetError) as caught:
         covey.open(tmp_path)
     assert "on_error='skip'" in caught.value.remedy
-    result = run("sample", tmp_path)
+    result = run("show", tmp_path)
     assert result.returncode == 1
     assert "birds-00001-of-00003.tfrecord" in result.stderr
     assert not re.search(r"\w=|on.error|list of files", result.stderr)
 
 
-def test_the_advice_of_sample_names_its_options(tmp_path):
+def test_the_advice_of_show_names_its_options(tmp_path):
     covey.write({"x": [1.0, 2.0], "y": [0, 1]}, tmp_path / "few", split="train", label="y")
-    parser = make_parser()._subparsers._group_actions[0].choices["sample"]
+    parser = make_parser()._subparsers._group_actions[0].choices["show"]
     ds = covey.open(tmp_path / "few", split="train")
     with pytest.raises(PlanError) as caught:
         ds.batches(2, 2, small_classes="error")
@@ -228,7 +228,7 @@ CASES = [
     ("covey write --mo", ["--mode"]),
     ("covey write --mode ", ["append", "error", "overwrite"]),
     ("covey repair data --mode o", ["overwrite"]),
-    ("covey sample --class-weights s", ["size", "sqrt"]),
+    ("covey show --class-weights s", ["size", "sqrt"]),
     ("covey completion ", ["bash", "fish", "zsh"]),
     ("covey write phot", ["photos.csv"]),
     ("covey write photos.csv --report phot", ["photos.csv"]),

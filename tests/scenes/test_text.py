@@ -189,7 +189,7 @@ def test_a_directory_that_is_a_source(tmp_path, capsys):
     for error in opened_as_dataset("my photos/"):
         assert error.reason == "it is a source (image directory, 2 images), not a dataset"
         assert "`covey write 'my photos' data/my_photos`" in error.remedy
-    for command in ("info", "verify", "sample", "index"):
+    for command in ("info", "verify", "show", "index"):
         assert main([command, "my photos"]) != 0
         assert "covey write 'my photos' data/my_photos" in capsys.readouterr().err
 

@@ -99,7 +99,7 @@ ENTRIES = {
     "file sampler": lambda url, options: samplers.load_image(url),
     **{
         f"covey {command}": lambda url, options, command=command: main([command, url])
-        for command in ("info", "verify", "index", "sample")
+        for command in ("info", "verify", "index", "show")
     },
     "covey info, twice": lambda url, options: main(["info", url, url]),
     "covey repair": lambda url, options: main(["repair", url, "--output", "x"]),

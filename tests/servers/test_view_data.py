@@ -476,7 +476,7 @@ def test_a_storage_that_fails_is_not_asked_for_every_example(mixed, monkeypatch)
 def test_examples_are_those_of_show(birds, birds_path, capsys):
     from covey.cli import main
 
-    main(["show", str(birds_path), "5", "17", "--split", "train", "--json"])
+    main(["show", str(birds_path), "--ids", "5,17", "--split", "train", "--json"])
     shown = json.loads(capsys.readouterr().out)["examples"]
     found = birds.json("examples", split="train", ids="5,17")["examples"]
     with covey.open(birds_path, split="train") as ds:

@@ -393,7 +393,7 @@ READS = [
     lambda directory: covey.open(directory),
     lambda directory: covey.info(directory),
     lambda directory: covey.verify(directory, progress=False),
-    lambda directory: main(["sample", str(directory), "-p", "2", "-k", "2", "--quiet"]),
+    lambda directory: main(["show", str(directory), "--batch", "-p2", "-k2", "--quiet"]),
 ]
 WRITES = [
     lambda directory: covey.build_index(directory, progress=False),

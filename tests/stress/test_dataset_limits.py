@@ -199,7 +199,7 @@ def read_everything(directory):
         next(iter(ds.batches(3, 2, seed=0)))
     covey.info(directory)
     verify(directory, progress=False)
-    assert main(["sample", str(directory), "--quiet"]) == 0
+    assert main(["show", str(directory), "--batch", "--quiet"]) == 0
 
 
 def read_as(user, directory, cache):

@@ -134,8 +134,8 @@ def run_read_commands(directory):
         assert not [each for each in problems if each.record is not None]
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             assert main(["info", str(directory)]) == 0
-            sample = ["sample", str(directory), "--split", "train", "-p", "1", "-k", "2"]
-            assert main([*sample, "--no-save"]) == 0
+            batch = ["--batch", "-p", "1", "-k", "2"]
+            assert main(["show", str(directory), "--split", "train", *batch]) == 0
     return found
 
 

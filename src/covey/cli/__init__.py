@@ -12,6 +12,7 @@ import codecs
 import io
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,6 @@ from covey.cli import (
     index,
     info,
     repair,
-    sample,
     show,
     verify,
     view,
@@ -41,7 +41,6 @@ COMMANDS = {
     "commit": commit,
     "info": info,
     "show": show,
-    "sample": sample,
     "view": view,
     "verify": verify,
     "repair": repair,
@@ -104,6 +103,8 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, *, given: Sequence[str], **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
         self._given = given
+        # As `check_names`: `-1,3` and `-3:` are values, not options.
+        self._negative_number_matcher = re.compile(r"-\d")
 
     def error(self, message: str) -> NoReturn:
         from covey.urls import redact, shown

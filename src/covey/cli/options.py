@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 _POWERS = "kmgt"
 
-CLASSES_PER_BATCH = 8
-EXAMPLES_PER_CLASS = 4
-
 
 def size(text: str) -> int:
     """Parse a number of bytes. K, M, G, T, KiB, ... are powers of 1024; KB, ... are powers of 1000.
@@ -184,28 +181,6 @@ def add_label(parser: argparse.ArgumentParser) -> None:
         help="label feature, or @file (default: that of the index, or a feature with a common "
         "name)",
     )
-
-
-def add_batch(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a balanced batch."""
-    parser.add_argument(
-        "-p",
-        "--classes-per-batch",
-        metavar="P",
-        type=positive,
-        help=f"number of classes (default: {CLASSES_PER_BATCH}, or all if there are fewer)",
-    )
-    parser.add_argument(
-        "-k",
-        "--examples-per-class",
-        metavar="K",
-        type=positive,
-        default=EXAMPLES_PER_CLASS,
-        help="number of examples of each class (default: %(default)s)",
-    )
-    add_label(parser)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the batches (default: 0)")
-    parser.add_argument("--step", type=int, default=0, help="step of the batch (default: 0)")
 
 
 def add_storage_option(parser: Any) -> None:

@@ -1,4 +1,4 @@
-"""Summaries of examples as text: ``covey show`` and ``covey sample``."""
+"""Summaries of examples as text: ``covey show``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summaries of examples: JSON values for ``covey show``, ``covey sample`` and ``covey view``.
+"""Summaries of examples: JSON values for ``covey show`` and ``covey view``.
 
 A string or a number is its own summary. That of a class is its id and its name. Everything else is
 a dict whose ``kind`` is ``"image"``, ``"audio"``, ``"bytes"``, ``"array"``, ``"ragged"`` or

@@ -1,4 +1,4 @@
-"""covey sample: the listed batch and the saved contact sheet."""
+"""covey show --batch: the listed batch and the saved thumbnails."""
 
 import dataclasses
 import io
@@ -14,13 +14,12 @@ import pytest
 from opened import opened, put
 from pictures import decoding_with
 from PIL import Image as Pillow
-from PIL import ImageFont
 from written import about, index, write
 
 import covey
 from covey._core import crc32c
 from covey.cli import main
-from covey.cli.contact_sheet import GAP, SIDE, SheetRow, draw_sheet
+from covey.cli.show import GAP, MAX_IMAGES, SIDE
 from covey.index import Index, write_index
 from covey.storage import open_storage
 
@@ -35,7 +34,7 @@ def _in_a_temporary_directory(tmp_path, monkeypatch):
 
 def run(capsys, *arguments, code=0):
     """Return the standard output and the standard error of the command."""
-    assert main(["sample", *map(str, arguments)]) == code
+    assert main(["show", "--batch", *map(str, arguments)]) == code
     found = capsys.readouterr()
     assert "Traceback" not in found.err
     return found
@@ -44,6 +43,13 @@ def run(capsys, *arguments, code=0):
 def draw(capsys, *arguments, code=0):
     """Return the batch, as the command prints it with --json."""
     return json.loads(run(capsys, *arguments, "--json", code=code).out)
+
+
+def save(capsys, *arguments):
+    """Return the batch, whose thumbnails are saved as sheet.png."""
+    found = draw(capsys, *arguments, "--output", "sheet.png")
+    assert found["sheet"]["file"] == "sheet.png"
+    return found
 
 
 def ids_of(found):
@@ -77,11 +83,10 @@ def sheet_of(path):
         return sheet.convert("RGB")
 
 
-def cell(sheet, row, column, *, columns, side):
-    """Crop a cell of a sheet. Columns are counted from the right: the width of names varies."""
-    right = sheet.width - GAP - (columns - 1 - column) * (side + GAP)
-    top = GAP + row * (side + GAP)
-    return sheet.crop((right - side, top, right, top + side))
+def cell(sheet, row, column, *, side=SIDE):
+    """Crop the square of a thumbnail out of the middle of its cell."""
+    left, top = (GAP + each * (SIDE + GAP) + (SIDE - side) // 2 for each in (column, row))
+    return sheet.crop((left, top, left + side, top + side))
 
 
 def enlarged(array, factor):
@@ -94,11 +99,10 @@ def enlarged(array, factor):
 def assert_shows(path, images, *, side, shown):
     """Assert that the rows of a sheet have these images, each converted by ``shown``."""
     sheet = sheet_of(path)
-    columns = len(images[0])
-    assert sheet.height == GAP + len(images) * (side + GAP)
+    assert sheet.size == tuple(GAP + each * (SIDE + GAP) for each in (len(images[0]), len(images)))
     for row, each in enumerate(images):
         for column, image in enumerate(each):
-            found = cell(sheet, row, column, columns=columns, side=side)
+            found = cell(sheet, row, column, side=side)
             np.testing.assert_array_equal(np.asarray(found), shown(image))
 
 
@@ -124,8 +128,8 @@ def test_batch_is_that_of_the_loader(capsys, seed, step, weights):
 
 def test_table_of_classes(capsys):
     write_images(count=60)
-    found = draw(capsys, "birds", "-p", 2, "-k", 3, "--no-save")["classes"]
-    output = run(capsys, "birds", "-p", 2, "-k", 3, "--no-save").out.splitlines()
+    found = draw(capsys, "birds", "-p", 2, "-k", 3)["classes"]
+    output = run(capsys, "birds", "-p", 2, "-k", 3).out.splitlines()
     assert output[0] == "birds: batch 0 of seed 0: 2 classes of 'bird', 3 examples each"
     assert output[1].split() == ["class", "label", "examples"]
     assert [line.split() for line in output[2:4]] == [
@@ -148,9 +152,9 @@ def test_default_numbers_of_classes_and_examples(capsys):
 def test_split(capsys):
     write_images()
     write_images(split="test", count=9)
-    of_test = draw(capsys, "birds", "-k", 3, "--split", "test", "--no-save")
+    of_test = draw(capsys, "birds", "-k", 3, "--split", "test")
     assert sorted(ids_of(of_test)) == [*range(9)]
-    of_all = draw(capsys, "birds", "-k", 23, "--no-save")
+    of_all = draw(capsys, "birds", "-k", 23)
     assert of_all["split"] == "all"
     assert sorted(ids_of(of_all)) == [*range(69)]
     assert "no split 'val'" in run(capsys, "birds", "--split", "val", code=1).err
@@ -195,15 +199,14 @@ def test_dataset_of_a_url(capsys):
     for name in os.listdir("here"):
         storage.upload(f"here/{name}", f"memory://sample/birds/1.0.0/{name}")
     path = "memory://sample/birds/1.0.0"
-    found = draw(capsys, path, "--storage-option", "x=1", "--save", "there.png")
-    assert ids_of(found) == ids_of(draw(capsys, "here"))
+    found = draw(capsys, path, "--storage-option", "x=1", "--output", "there.png")
     assert found["sheet"] == {"file": "there.png", "feature": "image"}
-    with open("there.png", "rb") as there, open("here-sample.png", "rb") as here:
+    assert ids_of(found) == ids_of(save(capsys, "here"))
+    with open("there.png", "rb") as there, open("sheet.png", "rb") as here:
         assert there.read() == here.read()
-    assert draw(capsys, path)["sheet"]["file"] == "birds-sample.png"
 
 
-# The sheet.
+# Thumbnails.
 
 
 @pytest.mark.parametrize(
@@ -221,19 +224,18 @@ def test_dataset_of_a_url(capsys):
 )
 def test_small_images_are_enlarged_by_an_integer(capsys, stored, shape, factor):
     write({"image": pixels(0, 12, *stored), "label": np.arange(12) % 3}, "birds", label="label")
-    found = draw(capsys, "birds", "-p", 3, "-k", 4)
-    assert found["sheet"] == {"file": "birds-sample.png", "feature": "image"}
+    found = save(capsys, "birds", "-p", 3, "-k", 4)
+    assert found["sheet"]["feature"] == "image"
     dataset = opened("birds")
     images = [dataset[each["ids"]]["image"].reshape(4, *shape) for each in found["classes"]]
     side = shape[0] * factor
-    assert_shows("birds-sample.png", images, side=side, shown=lambda image: enlarged(image, factor))
-    assert sheet_of("birds-sample.png").width > 4 * (side + GAP)
+    assert_shows("sheet.png", images, side=side, shown=lambda image: enlarged(image, factor))
 
 
 @pytest.mark.parametrize(("height", "width"), [(300, 200), (129, 128), (1, 2000)])
 def test_large_images_are_reduced(capsys, height, width):
     write_images(shape=(height, width, 3), count=9)
-    found = draw(capsys, "birds", "-p", 3, "-k", 2)
+    found = save(capsys, "birds", "-p", 3, "-k", 2)
     dataset = opened("birds")
     scale = SIDE / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -245,19 +247,19 @@ def test_large_images_are_reduced(capsys, height, width):
         return np.asarray(complete)
 
     images = [dataset[each["ids"]]["image"] for each in found["classes"]]
-    assert_shows("birds-sample.png", images, side=SIDE, shown=shown)
+    assert_shows("sheet.png", images, side=SIDE, shown=shown)
 
 
 def test_images_of_several_sizes(capsys):
     shapes = [(28, 28), (64, 10), (1, 1), (300, 300), (0, 7), (5, 127)]
     examples = [{"image": pixels(n, *shapes[n % 6]), "label": n % 6} for n in range(12)]
     write(examples, "birds", label="label")
-    found = draw(capsys, "birds", "-p", 6, "-k", 2)
-    sheet = sheet_of("birds-sample.png")
+    found = save(capsys, "birds", "-p", 6, "-k", 2)
+    sheet = sheet_of("sheet.png")
     expected = {0: (112, 112), 1: (20, 128), 2: (128, 128), 3: (128, 128), 4: None, 5: (127, 5)}
     for row, each in enumerate(found["classes"]):
         for column in range(2):
-            there = np.asarray(cell(sheet, row, column, columns=2, side=SIDE)) != BACKGROUND
+            there = np.asarray(cell(sheet, row, column)) != BACKGROUND
             rows, columns = (np.flatnonzero(there.any(axis=(axis, 2))) for axis in (1, 0))
             size = (np.ptp(columns) + 1, np.ptp(rows) + 1) if len(rows) else None
             assert size == expected[each["label"]]
@@ -272,21 +274,21 @@ def test_encoded_images(capsys):
         label="label",
         features=features,
     )
-    found = draw(capsys, "birds", "-p", 4, "-k", 3)
+    found = save(capsys, "birds", "-p", 4, "-k", 3)
     assert found["sheet"]["feature"] == "photo"
     dataset = opened("birds", decode_images=True)
     shown = [dataset[each["ids"]]["photo"] for each in found["classes"]]
-    assert_shows("birds-sample.png", shown, side=120, shown=lambda image: enlarged(image, 6))
+    assert_shows("sheet.png", shown, side=120, shown=lambda image: enlarged(image, 6))
 
 
 def test_native_decoder_reads_the_images_of_a_sheet(capsys, monkeypatch):
     write_images()
     with decoding_with("Pillow"):
-        draw(capsys, "birds", "--save", "expected.png")
+        draw(capsys, "birds", "--output", "expected.png")
     expected = np.asarray(sheet_of("expected.png"))
     with decoding_with("native"), monkeypatch.context() as patch:
         patch.setattr(Pillow, "open", None)
-        draw(capsys, "birds", "--save", "found.png")
+        draw(capsys, "birds", "--output", "found.png")
     assert np.array_equal(np.asarray(sheet_of("found.png")), expected)
 
 
@@ -298,7 +300,7 @@ def test_encoded_images_in_a_bytes_feature(capsys):
         for n, each in enumerate(images)
     ]
     put(Path("photos-00000.tfrecord"), examples, kinds)
-    found = draw(capsys, "*.tfrecord", "-k", 3, "--no-progress", "--save", "sheet.PNG")
+    found = draw(capsys, "*.tfrecord", "-k", 3, "--no-progress", "--output", "sheet.PNG")
     assert found["sheet"] == {"file": "sheet.PNG", "feature": "image/encoded"}
     shown = [[images[number] for number in each["ids"]] for each in found["classes"]]
     assert_shows("sheet.PNG", shown, side=128, shown=lambda image: enlarged(image, 8))
@@ -309,8 +311,8 @@ def test_image_directory(capsys):
         os.makedirs(f"photos/{NAMES[n % 2]}", exist_ok=True)
         Pillow.fromarray(pixels(n, 200, 100, 3)).save(f"photos/{NAMES[n % 2]}/{n}.jpg")
     assert main(["write", "photos", "birds", "--split", "train", "--quiet"]) == 0
-    assert draw(capsys, "birds")["sheet"]["feature"] == "image"
-    found = cell(sheet_of("birds-sample.png"), 1, 3, columns=4, side=SIDE)
+    assert save(capsys, "birds")["sheet"]["feature"] == "image"
+    found = cell(sheet_of("sheet.png"), 1, 3)
     assert (np.asarray(found)[:, :32] == BACKGROUND[0]).all()
     assert np.asarray(found)[:, 32:96].std() > 10
 
@@ -331,8 +333,8 @@ def test_transparent_and_deep_images(capsys):
         ("la", (7, 7, 7), BACKGROUND),
         ("deep", (0x12,) * 3, (0x12,) * 3),
     ):
-        draw(capsys, name, "-k", 1)
-        found = np.asarray(cell(sheet_of(f"{name}-sample.png"), 0, 0, columns=1, side=SIDE))
+        save(capsys, name, "-k", 1)
+        found = np.asarray(cell(sheet_of("sheet.png"), 0, 0))
         assert (found[:64] == above).all()
         assert (found[64:] == below).all()
 
@@ -349,12 +351,9 @@ def test_features_that_are_not_images(capsys):
     }
     write(columns, "birds", label="label")
     assert draw(capsys, "birds")["sheet"] is None
-    assert os.listdir() == ["birds"]
-    found = run(capsys, "birds", "--save", "sheet.png", code=1)
-    assert "none of the features vector, tiny, one, layers, wide, text, label is an im" in found.err
-    assert found.out.startswith("birds: batch 0 of seed 0: 2 classes of 'label'")
-    found = run(capsys, "birds", "--select", "wide", code=1)
-    assert "feature 'wide': it is int16 (28, 28), not an image; there are no images" in found.err
+    found = run(capsys, "birds", "--output", "sheet.png", code=1)
+    assert "no feature is an image: 'vector' is uint8 (63,), " in found.err
+    assert "'wide' is int16 (28, 28)" in found.err
     assert os.listdir() == ["birds"]
 
 
@@ -365,123 +364,58 @@ def test_select_one_of_several_images(capsys):
         "label": [0, 0, 1, 1],
     }
     write(columns, "birds", label="label")
-    assert draw(capsys, "birds")["sheet"]["feature"] == "seen/left"
+    assert save(capsys, "birds")["sheet"]["feature"] == "seen/left"
     for name in ("flat", "seen/left", "seen/right"):
-        assert draw(capsys, "birds", "--select", name)["sheet"]["feature"] == name
-    output = run(capsys, "birds", "--select", "label", code=1).err
-    assert "feature 'label': it is int64, not an image" in output
-    assert "images: seen/left, seen/right, flat" in output
+        found = save(capsys, "birds", "--select", name, "--select", "label")
+        assert found["sheet"]["feature"] == name
+        values = found["classes"][0]["examples"][0]["values"]
+        assert list(values) == [name, "label"]
+    found = run(capsys, "birds", "--select", "label", "--output", "sheet.png", code=1)
+    assert "no feature is an image: 'label' is int64" in found.err
     found = run(capsys, "birds", "--select", "above", code=1)
     assert "there is no feature 'above'" in found.err
     assert "'flat', 'seen/left', 'seen/right', 'label'" in found.err
     assert found.out == ""
 
 
-@pytest.mark.parametrize(("classes", "examples"), [(65, 1), (1, 33)])
-def test_maximum_size_of_the_sheet(capsys, classes, examples):
-    columns = {"x": np.zeros((70, 8, 8), np.uint8), "label": np.arange(70) % classes}
+def test_maximum_number_of_thumbnails(capsys):
+    columns = {"x": np.zeros((70, 8, 8), np.uint8), "label": np.arange(70) % 70}
     write(columns, "birds", label="label")
-    found = run(capsys, "birds", "-p", classes, "-k", examples, "--json")
-    assert len(ids_of(json.loads(found.out))) == classes * examples
-    assert found.err == "covey: birds-sample.png has the first 64 classes and 32 examples of each\n"
-    sheet = sheet_of("birds-sample.png")
-    assert sheet.height == GAP + min(classes, 64) * (SIDE + GAP)
-    assert 0 < sheet.width - min(examples, 32) * (SIDE + GAP) < 100
-
-
-# Captions.
-
-
-def row(name, label=0):
-    return SheetRow(name, label, [Pillow.new("L", (SIDE, SIDE))])
-
-
-@pytest.mark.parametrize(
-    ("name", "drawn"),
-    [
-        ("M\u00fcller", "Muller"),
-        ("Mu\u0308ller", "Muller"),
-        ("\u0416", "\\u0416"),
-        ("a\nb\x00", "a\\nb\\x00"),
-        ("\udcff", "\\udcff"),
-        ("\U0001f426", "\\U0001f426"),
-    ],
-)
-def test_characters_of_captions(name, drawn):
-    assert draw_sheet([row(name)]).tobytes() == draw_sheet([row(drawn)]).tobytes()
-    assert draw_sheet([row(name)]).tobytes() != draw_sheet([row("")]).tobytes()
-
-
-def test_long_captions_are_truncated():
-    long, longer = draw_sheet([row("owl " * 15)]), draw_sheet([row("owl " * 10**6)])
-    assert long.tobytes() == longer.tobytes()
-    assert draw_sheet([row("\u6f22" * 70)]).width <= SIDE + 200
-    assert SIDE + 100 < long.width <= SIDE + 200
-    assert long.tobytes() != draw_sheet([row("owl " * 4)]).tobytes()
-
-
-def test_caption_of_a_class_without_a_name():
-    with_name, without = draw_sheet([row("owl", 7)]), draw_sheet([row("7", 7)])
-    assert with_name.width > without.width
-    assert draw_sheet([row("owl", 8)]).tobytes() != with_name.tobytes()
-
-
-def test_captions_without_freetype(monkeypatch):
-    plain = ImageFont.load_default_imagefont()
-
-    def load_default(size=None):
-        if size is not None:
-            raise ImportError("The _imagingft C module is not installed")
-        return plain
-
-    monkeypatch.setattr(ImageFont, "load_default", load_default)
-    test_long_captions_are_truncated()
-    test_characters_of_captions("\u0416", "\\u0416")
-    test_characters_of_captions("a\nb", "a\\nb")
+    found = run(capsys, "birds", "-p", 70, "-k", 32, "--json", "--output", "sheet.png")
+    assert len(ids_of(json.loads(found.out))) == 70 * 32
+    assert MAX_IMAGES == 64 * 32
+    assert "covey: sheet.png has the first 2,048 of 2,240 images\n" in found.err
+    assert sheet_of("sheet.png").size == tuple(GAP + each * (SIDE + GAP) for each in (32, 64))
 
 
 # File names and errors.
 
 
-@pytest.mark.parametrize(
-    ("directory", "path", "file"),
-    [
-        (".", "birds", "birds-sample.png"),
-        (".", "birds/", "birds-sample.png"),
-        (".", "./birds/dataset_info.json", "birds-sample.png"),
-        ("my birds/2.0.0", ".", "my-birds-sample.png"),
-    ],
-)
-def test_default_file_has_the_name_of_the_dataset(capsys, monkeypatch, directory, path, file):
-    write_images("birds" if directory == "." else directory, count=12)
-    monkeypatch.chdir(directory)
-    assert run(capsys, path).out.endswith(f"images of 'image': {file}\n")
-    assert os.path.exists(file)
-
-
-def test_quiet(capsys):
+def test_a_picture_is_written_only_with_output(capsys):
     write_images()
-    assert run(capsys, "birds", "-q") == ("", "")
-    assert sheet_of("birds-sample.png").height == GAP + 3 * (112 + GAP)
+    run(capsys, "birds")
+    assert os.listdir() == ["birds"]
+    assert run(capsys, "birds", "-q", "--output", "sheet.png") == ("", "")
+    assert sheet_of("sheet.png").height == GAP + 3 * (SIDE + GAP)
 
 
 def test_save_to_a_path(capsys):
     write_images()
-    output = run(capsys, "birds", "--save", "birds/sheet.jpg").out
+    output = run(capsys, "birds", "--output", "birds/sheet.jpg").out
     assert output.endswith("images of 'image': birds/sheet.jpg\n")
     with Pillow.open("birds/sheet.jpg") as sheet:
         assert sheet.format == "JPEG"
-    found = run(capsys, "birds", "--save", "no/where.png", code=1)
-    assert "no/where.png: the contact sheet cannot be saved: No such file" in found.err
-    assert found.out.startswith("birds: batch 0 of seed 0: 3 classes of 'bird'")
+    found = run(capsys, "birds", "--output", "no/where.png", code=1)
+    assert "no/where.png: the thumbnails cannot be saved: No such file" in found.err
     assert os.listdir() == ["birds"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--save sheet.txt", "must end with .png or .jpg"),
-        ("--save x.png --no-save", "not allowed with"),
+        ("--output sheet.txt", "must end with .png or .jpg"),
+        ("--ids 3", "--ids is not allowed with --batch"),
+        ("--class owl", "--class is not allowed with --batch"),
         ("-p 0", "must be an integer >= 1"),
         ("-k many", "must be an integer >= 1"),
         ("--class-weights log", "'log' must be one of 'sqrt', 'size'"),
@@ -489,7 +423,7 @@ def test_save_to_a_path(capsys):
 )
 def test_invalid_arguments(capsys, arguments, message):
     with pytest.raises(SystemExit) as end:
-        main(["sample", "birds", *arguments.split()])
+        main(["show", "--batch", "birds", *arguments.split()])
     assert end.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -534,25 +468,21 @@ def test_corrupt_image(capsys):
     good = png(pixels(0, 8, 8))
     examples = [{"image": each, "label": 0} for each in (good, good[:40])]
     put(Path("x.tfrecord"), examples, features)
-    found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", code=1)
+    found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", "--output", "x.png", code=1)
     assert re.search(
         r"x\.tfrecord: record 1 at byte \d+: feature 'image': .*bytes are not ", found.err
     )
-    assert found.out.startswith("x.tfrecord: batch 0 of seed 0: 1 class of 'label'")
-    assert not os.path.exists("x-sample.png")
+    assert found.out == ""
+    assert not os.path.exists("x.png")
 
 
 def test_without_pillow(capsys, monkeypatch):
     write_images()
-    expected = draw(capsys, "birds", "--no-save")
+    expected = draw(capsys, "birds")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    found = run(capsys, "birds", "--json")
-    assert json.loads(found.out) == expected
-    assert found.err.startswith("covey: no contact sheet is saved: ")
+    assert draw(capsys, "birds") == expected
+    found = run(capsys, "birds", "--output", "sheet.png", code=1)
     assert "pip install 'covey[images]'" in found.err
-    found = run(capsys, "birds", "--save", "sheet.png", "--json", code=1)
-    assert json.loads(found.out) == expected
-    assert "covey: error: " in found.err
     assert os.listdir() == ["birds"]
 
 
@@ -560,7 +490,7 @@ def test_characters_that_the_output_cannot_encode():
     write([{"x": n, "label": "é🐦"} for n in range(4)], "birds", label="label")
 
     def printed(encoding, *more):
-        command = [sys.executable, "-m", "covey", "sample", "birds", *more]
+        command = [sys.executable, "-m", "covey", "show", "--batch", "birds", *more]
         environment = {**os.environ, "PYTHONIOENCODING": encoding}
         done = subprocess.run(command, capture_output=True, check=True, env=environment)
         return done.stdout.decode(encoding)
