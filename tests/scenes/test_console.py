@@ -1,15 +1,15 @@
 """Scenes of a newcomer at the terminal: typing errors, advice, completion."""
 
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 import covey
-from covey.cli import make_parser
+from covey.cli import COMMANDS, make_parser
 from covey.cli.output import OptionNames
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError, SourceError
 
@@ -205,83 +205,40 @@ def test_an_empty_range_is_an_error(birds, split):
 # Completion.
 
 
-def complete_in_bash(script, line, cwd):
+def complete_in_bash(script, line):
     """Return the words that bash completes the last word of a line to."""
     words = line.split(" ")
     commands = f"""
         source {script}
         COMP_WORDS=({" ".join(f"'{word}'" for word in words)})
         COMP_CWORD={len(words) - 1}
-        _covey
+        $(complete -p covey | grep -o '_shtab[a-z_]*')
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     result = subprocess.run(
-        ["bash", "--norc", "-uc", textwrap.dedent(commands)],
-        capture_output=True, text=True, cwd=cwd, check=True,
+        ["bash", "--norc", "-c", textwrap.dedent(commands)],
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     return sorted(result.stdout.split())
 
 
-CASES = [
-    ("covey wr", ["write"]),
-    ("covey --v", ["--version"]),
-    ("covey write --mo", ["--mode"]),
-    ("covey write --mode ", ["append", "error", "overwrite"]),
-    ("covey repair data --mode o", ["overwrite"]),
-    ("covey show --class-weights s", ["size", "sqrt"]),
-    ("covey completion ", ["bash", "fish", "zsh"]),
-    ("covey write phot", ["photos.csv"]),
-    ("covey write photos.csv --report phot", ["photos.csv"]),
-    ("covey verify --nix", []),
-]
-
-
-@pytest.fixture
-def work(tmp_path):
-    (tmp_path / "photos.csv").touch()
-    return tmp_path
-
-
-def script_of(shell, directory):
-    result = run("completion", shell)
-    assert (result.returncode, result.stderr) == (0, "")
-    path = directory.parent / f"script.{shell}"
-    path.write_text(result.stdout)
-    return path
-
-
-def test_bash_completes(work):
-    script = script_of("bash", work)
-    for line, expected in [*CASES, ("covey write --mode = ap", ["append"])]:
-        assert complete_in_bash(script, line, work) == expected, line
-    commands = set(complete_in_bash(script, "covey ", work))
-    assert commands == set(make_parser()._subparsers._group_actions[0].choices)
-
-
-def test_fish_completes(work):
-    script = script_of("fish", work)
-    assert "complete -c covey" in script.read_text()
-    if shutil.which("fish") is None:  # .ci/run installs it
-        return
-    for line, expected in CASES:
-        code = f"source {script}; complete -C '{line}'"
-        result = subprocess.run(
-            ["fish", "-N", "-c", code], capture_output=True, text=True, cwd=work, check=True
-        )
-        assert sorted(each.split("\t")[0] for each in result.stdout.splitlines()) == expected, line
-
-
-def test_zsh_accepts_the_script(work):
-    script = script_of("zsh", work)
-    assert script.read_text().startswith("#compdef covey\n")
-    if shutil.which("zsh") is None:  # .ci/run installs it
-        return
-    code = f"autoload -U compinit; compinit -u -D; source {script}; print $_comps[covey]"
-    result = subprocess.run(["zsh", "-f", "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "_covey"
-
-
-def test_an_unknown_shell():
-    result = run("completion", "fsh")
-    assert result.returncode == 2
-    assert result.stderr.endswith("did you mean fish?\n")
+def test_the_documented_line_completes_commands_options_and_values(tmp_path):
+    page = Path(covey.__file__).parents[2] / "docs/inspect.md"
+    (line,) = re.findall(r'^eval "\$\((shtab .*)\)"', page.read_text(), re.MULTILINE)
+    program, *arguments = line.split()
+    printed = subprocess.run(
+        [sys.executable, "-m", program, *arguments], capture_output=True, text=True, check=True
+    )
+    script = tmp_path / "script.bash"
+    script.write_text(printed.stdout)
+    for words, expected in [
+        ("covey wr", ["write"]),
+        ("covey --v", ["--version"]),
+        ("covey write --mo", ["--mode"]),
+        ("covey write --mode ", ["append", "error", "overwrite"]),
+        ("covey repair data --mode o", ["overwrite"]),
+        ("covey show --class-weights s", ["size", "sqrt"]),
+        ("covey verify --nix", []),
+    ]:
+        assert complete_in_bash(script, words) == expected, words
+    assert complete_in_bash(script, "covey ") == sorted(COMMANDS)

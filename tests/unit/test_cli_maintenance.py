@@ -94,8 +94,8 @@ def error_of(capsys, *arguments):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(capsys, command):
-    options = [command, "--help"], "SHELL" if command == "completion" else "--storage-option"
-    for arguments, expected in (["--help"], f"\n    {command}"), options:
+    options = [command, "--help"]
+    for arguments, expected in (["--help"], f"\n    {command}"), (options, "--storage-option"):
         with pytest.raises(SystemExit) as end:
             main(arguments)
         assert end.value.code == 0

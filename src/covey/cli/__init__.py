@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 import covey
 from covey.cli import (
     commit,
-    completion,
     index,
     info,
     repair,
@@ -45,7 +44,6 @@ COMMANDS = {
     "verify": verify,
     "repair": repair,
     "index": index,
-    "completion": completion,
 }
 
 
