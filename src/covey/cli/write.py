@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -66,190 +66,121 @@ _MAX_LISTED = 20
 _MAX_NAMES = 3
 
 
+# (group, option, type, metavar, help). Options of a "group/..." exclude each other. A type is bool
+# for a flag, the valid values, the parser of a value, or the parser in a list: it may be repeated.
+# fmt: off
+_OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
+    ("source", "--kind", kind, None,
+     f"format of SOURCE (default: detected from its content): {KINDS}"),
+    ("source/label", "--label", str, None,
+     "label feature (default: that of the format, the only ClassLabel, or a feature with a "
+     "common name such as label, class or category)"),
+    ("source/label", "--no-label", bool, None, "write unlabelled data"),
+    ("source", "--key", str, None,
+     "feature that is unique to an example (default: its file, id or position)"),
+    ("source", "--columns", [name_list], "NAMES",
+     "names of the columns of a table without a header, or of the elements of lists in JSON: "
+     "path,fine,coarse"),
+    ("source", "--delimiter", str, "CHARACTER",
+     "delimiter of a table, or tab (default: detected)"),
+    ("source", "--field", str, "PATH", "path of the examples in a JSON file: data.items"),
+    ("source", "--source-split", str, "NAME",
+     "split of SOURCE to read (default: that of --split)"),
+    ("source", "--splits", [str], "NAMES",
+     "directories of SOURCE that are splits, such as train,val,test, or none; other "
+     "directories are not read; may be repeated (default: detected by their names)"),
+    ("source", "--class-depth", positive, "N",
+     "name classes by the first N directories below the split (default: all directories, if "
+     "all files are at the same depth)"),
+    ("source", "--class-from", ("last", "path"), None,
+     "name classes by the last directory, or by the path of directories (default: path)"),
+    ("source", "--type", [feature_type], "NAME=TYPE",
+     "type of a feature, such as time=float64 or zip=str; may be repeated (default: that of "
+     "the format, or inferred from the values)"),
+    ("source", "--default", [default], "NAME=VALUE",
+     "value of a feature that JSON objects lack, or whose cell is empty or null; may be "
+     "repeated"),
+    ("source", "--on-error", ("raise", "skip"), None,
+     "skip: skip and list examples that cannot be read (default: raise)"),
+    ("source", "--report", str, "FILE", "write the skipped examples to FILE, as JSON Lines"),
+    ("splits/name", "--split", str, None,
+     "split to write (default: all splits of SOURCE; train if it has none)"),
+    ("splits/name", "--split-by", str, "NAME",
+     "feature whose values are the splits to write, such as a column of train and test"),
+    ("splits/size", "--hold-out-fraction", fraction, "FRACTION",
+     "write about this fraction of the examples as a second split; the hash of the key "
+     "decides, so the split of an example does not depend on the others"),
+    ("splits/size", "--hold-out-classes", count_or_fraction, "N",
+     "write this number (or percentage) of the classes as a second split, to evaluate on "
+     "unseen classes; the hashes of the class names decide"),
+    ("splits", "--hold-out-by", str, "FEATURE",
+     "keep examples with the same value of FEATURE in one split: its hash decides, not the key"),
+    ("splits", "--hold-out-split", str, "NAME", "second split (default: val)"),
+    ("splits", "--hold-out-seed", int, "N",
+     "seed of the choice (default: 0); --seed does not change it"),
+    ("splits", "--mode", ("error", "overwrite", "append"), None,
+     "what to do if a split exists (default: error)"),
+    ("order", "--seed", int, None, "seed of the order (default: 0)"),
+    ("order", "--no-shuffle", bool, None, "keep the order of SOURCE"),
+    ("order", "--sort-by-class", bool, None,
+     "store the examples of each class together, for readers that stream them"),
+    ("files/shards", "--shards", positive, "N", "shards of each split"),
+    ("files/shards", "--records-per-shard", positive, "N", "records in each shard"),
+    ("files/shards", "--shard-bytes", size, "SIZE", "size of each shard (default: 256M)"),
+    ("files", "--compression", ("none", "gzip", "zlib"), None,
+     "gzip keeps random access; TFDS reads only none (default: none)"),
+    ("files", "--compression-level", range(10), None, "(default: 6)"),
+    ("files", "--name", str, None, "name of the dataset (default: that of its directory)"),
+    ("files", "--description", str, None, "description of the dataset"),
+    ("running", "--workers", positive, "N", "number of threads or processes"),
+    ("running", "--part", str, "K/N",
+     "write part K of N of SOURCE, in one job of a job array; `covey commit TARGET` commits "
+     "all parts"),
+    ("running", "--memory-limit", size, "SIZE",
+     "approximate size of the examples in memory, of each task with --engine; more are spilled "
+     "to disk (default: 512M)"),
+)
+# fmt: on
+
+# Options that are arguments of the same name, whose defaults are those of the function.
+_OF_OPEN = ("kind", "label", "columns", "delimiter", "field", "class_depth", "class_from")
+_OF_WRITE = (
+    *("split", "split_by", "key", "name", "description", "sort_by_class", "seed", "shards"),
+    *("records_per_shard", "shard_bytes", "compression_level", "mode", "memory_limit", "part"),
+    "on_error",
+)
+_OF_HOLD_OUT = ("fraction", "classes", "by", "split", "seed")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
     parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
+    groups: dict[str, Any] = {}
+    for group, option, kind_of, metavar, text in _OPTIONS:
+        title = group.partition("/")[0]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        if group not in groups:
+            groups[group] = groups[title].add_mutually_exclusive_group()
+        keywords: dict[str, Any] = {"type": kind_of, "metavar": metavar}
+        if kind_of is bool:
+            keywords = {"action": "store_true"}
+        elif isinstance(kind_of, list):
+            action = "extend" if kind_of == [name_list] else "append"
+            keywords = {"type": kind_of[0], "metavar": metavar, "action": action}
+        elif isinstance(kind_of, (tuple, range)):
+            keywords = {"type": type(kind_of[0]), "choices": kind_of}
+        groups[group].add_argument(option, help=text, **keywords)
+    add_storage_option(groups["files"])
+    add_engine(groups["running"], workers=False)
+    add_progress(groups["running"])
 
-    reading = parser.add_argument_group("source")
-    reading.add_argument(
-        "--kind", type=kind, help=f"format of SOURCE (default: detected from its content): {KINDS}"
-    )
-    labels = reading.add_mutually_exclusive_group()
-    labels.add_argument(
-        "--label",
-        help="label feature (default: that of the format, the only ClassLabel, or a feature with "
-        "a common name such as label, class or category)",
-    )
-    labels.add_argument("--no-label", action="store_true", help="write unlabelled data")
-    reading.add_argument(
-        "--key", help="feature that is unique to an example (default: its file, id or position)"
-    )
-    reading.add_argument(
-        "--columns",
-        metavar="NAMES",
-        type=name_list,
-        action="extend",
-        help="names of the columns of a table without a header, or of the elements of lists in "
-        "JSON: path,fine,coarse",
-    )
-    reading.add_argument(
-        "--delimiter", metavar="CHARACTER", help="delimiter of a table, or tab (default: detected)"
-    )
-    reading.add_argument(
-        "--field", metavar="PATH", help="path of the examples in a JSON file: data.items"
-    )
-    reading.add_argument(
-        "--source-split", metavar="NAME", help="split of SOURCE to read (default: that of --split)"
-    )
-    reading.add_argument(
-        "--splits",
-        metavar="NAMES",
-        action="append",
-        help="directories of SOURCE that are splits, such as train,val,test, or none; other "
-        "directories are not read; may be repeated (default: detected by their names)",
-    )
-    reading.add_argument(
-        "--class-depth",
-        metavar="N",
-        type=positive,
-        help="name classes by the first N directories below the split (default: all directories, "
-        "if all files are at the same depth)",
-    )
-    reading.add_argument(
-        "--class-from",
-        choices=("last", "path"),
-        help="name classes by the last directory, or by the path of directories (default: path)",
-    )
-    reading.add_argument(
-        "--type",
-        metavar="NAME=TYPE",
-        type=feature_type,
-        action="append",
-        default=[],
-        help="type of a feature, such as time=float64 or zip=str; may be repeated (default: that "
-        "of the format, or inferred from the values)",
-    )
-    reading.add_argument(
-        "--default",
-        metavar="NAME=VALUE",
-        type=default,
-        action="append",
-        default=[],
-        help="value of a feature that JSON objects lack, or whose cell is empty or null; may be "
-        "repeated",
-    )
-    reading.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="skip: skip and list examples that cannot be read (default: raise)",
-    )
-    reading.add_argument(
-        "--report", metavar="FILE", help="write the skipped examples to FILE, as JSON Lines"
-    )
 
-    splits = parser.add_argument_group("splits")
-    names = splits.add_mutually_exclusive_group()
-    names.add_argument(
-        "--split", help="split to write (default: all splits of SOURCE; train if it has none)"
-    )
-    names.add_argument(
-        "--split-by",
-        metavar="NAME",
-        help="feature whose values are the splits to write, such as a column of train and test",
-    )
-    held_out = splits.add_mutually_exclusive_group()
-    held_out.add_argument(
-        "--hold-out-fraction",
-        metavar="FRACTION",
-        type=fraction,
-        help="write about this fraction of the examples as a second split; the hash of the key "
-        "decides, so the split of an example does not depend on the others",
-    )
-    held_out.add_argument(
-        "--hold-out-classes",
-        metavar="N",
-        type=count_or_fraction,
-        help="write this number (or percentage) of the classes as a second split, to evaluate on "
-        "unseen classes; the hashes of the class names decide",
-    )
-    splits.add_argument(
-        "--hold-out-by",
-        metavar="FEATURE",
-        help="feature whose hash decides in place of that of the key: examples with the same value "
-        "are in the same split",
-    )
-    splits.add_argument("--hold-out-split", metavar="NAME", help="second split (default: val)")
-    splits.add_argument(
-        "--hold-out-seed",
-        metavar="N",
-        type=int,
-        default=0,
-        help="seed of the choice (default: 0); --seed does not change it",
-    )
-    splits.add_argument(
-        "--mode",
-        choices=("error", "overwrite", "append"),
-        default="error",
-        help="what to do if a split exists (default: error)",
-    )
-
-    order = parser.add_argument_group("order")
-    order.add_argument("--seed", type=int, default=0, help="seed of the order (default: 0)")
-    order.add_argument("--no-shuffle", action="store_true", help="keep the order of SOURCE")
-    order.add_argument(
-        "--sort-by-class",
-        action="store_true",
-        help="store the examples of each class together, for readers that stream them",
-    )
-
-    files = parser.add_argument_group("files")
-    shards = files.add_mutually_exclusive_group()
-    shards.add_argument("--shards", metavar="N", type=positive, help="shards of each split")
-    shards.add_argument(
-        "--records-per-shard", metavar="N", type=positive, help="records in each shard"
-    )
-    shards.add_argument(
-        "--shard-bytes",
-        metavar="SIZE",
-        type=size,
-        default=256 << 20,
-        help="size of each shard (default: 256M)",
-    )
-    files.add_argument(
-        "--compression",
-        choices=("none", "gzip", "zlib"),
-        default="none",
-        help="gzip keeps random access; TFDS reads only none (default: none)",
-    )
-    files.add_argument(
-        "--compression-level", type=int, choices=range(10), default=6, help="(default: 6)"
-    )
-    add_storage_option(files)
-    files.add_argument("--name", help="name of the dataset (default: that of its directory)")
-    files.add_argument("--description", default="", help="description of the dataset")
-
-    running = parser.add_argument_group("running")
-    running.add_argument(
-        "--workers", metavar="N", type=positive, help="number of threads or processes"
-    )
-    add_engine(running, workers=False)
-    running.add_argument(
-        "--part",
-        metavar="K/N",
-        help="write part K of N of SOURCE, in one job of a job array; `covey commit TARGET` "
-        "commits all parts",
-    )
-    running.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        type=size,
-        default=512 << 20,
-        help="approximate size of the examples in memory, of each task with --engine; more are "
-        "spilled to disk (default: 512M)",
-    )
-    add_progress(running)
+def _given(options: argparse.Namespace, names: Sequence[str], prefix: str = "") -> dict[str, Any]:
+    """Return the options that are given, as arguments."""
+    found = {name: getattr(options, prefix + name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -259,34 +190,21 @@ def run(options: argparse.Namespace) -> None:
     _check(options)
     hold_out = _hold_out(options)
     engine = find_engine(options)
+    compression = options.compression or "none"
     source, notes = _open(options)
     with _advised():
         result = covey.write(
             source,
             options.target,
-            split=options.split,
+            **_given(options, _OF_WRITE),
             hold_out=hold_out,
-            split_by=options.split_by,
             label=None if options.no_label else options.label or "auto",
-            types=dict(options.type),
-            defaults=dict(options.default),
-            key=options.key,
-            name=options.name,
-            description=options.description,
+            types=dict(options.type or ()),
+            defaults=dict(options.default or ()),
             shuffle=not options.no_shuffle,
-            sort_by_class=options.sort_by_class,
-            seed=options.seed,
-            shards=options.shards,
-            records_per_shard=options.records_per_shard,
-            shard_bytes=options.shard_bytes,
-            compression=None if options.compression == "none" else options.compression.upper(),
-            compression_level=options.compression_level,
-            mode=options.mode,
-            memory_limit=options.memory_limit,
+            compression=None if compression == "none" else compression.upper(),
             workers=options.workers if engine is None else None,
             engine=engine,
-            part=options.part,
-            on_error=options.on_error,
             progress=shows_progress(options),
             storage_options=dict(options.storage_option),
         )
@@ -322,13 +240,7 @@ def _hold_out(options: argparse.Namespace) -> HoldOut | None:
     split = options.hold_out_split or "val"
     if split == (options.split or "train"):
         options.refuse(f"--split and --hold-out-split are both {split!r}")
-    return HoldOut(
-        fraction=options.hold_out_fraction,
-        classes=options.hold_out_classes,
-        by=options.hold_out_by,
-        split=split,
-        seed=options.hold_out_seed,
-    )
+    return HoldOut(**_given(options, _OF_HOLD_OUT, "hold_out_"))
 
 
 def _open(
@@ -344,14 +256,8 @@ def _open(
 
     found = open_splits(
         options.source,
-        kind=options.kind,
-        label=options.label,
-        columns=options.columns,
-        delimiter=options.delimiter,
-        field=options.field,
         splits=None if options.splits is None else ",".join(options.splits),
-        class_depth=options.class_depth,
-        class_from=options.class_from,
+        **_given(options, _OF_OPEN),
     )
     wanted = options.source_split or options.split
     notes = found.notes
