@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SUMMARY = "show the features, splits, sizes, classes and values of a dataset"
 
 EXAMPLES = """\
-Ranges, NaN and lengths of values are those of the first examples of each split, at most 1,000.
+Ranges, NaN and lengths of values come from the first 1,000 examples of each split.
 --deep reads all examples and finds duplicates within a split and between splits: examples whose
 input is the same (all features except the label and ids, or the only image or sound).
 
@@ -253,12 +253,12 @@ def _duplicates(found: Duplicates) -> Iterator[str]:
 def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]:
     """Yield the lines of the class sizes and their histogram."""
     of = "by file" if label == "@file" else f"of {label!r}"
-    yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {of}"
+    yield f"{name}: {count_of(len(classes), 'class', 'classes')} {of}"
     bins = histogram(classes.counts)
     if not bins:
         return
     if len(bins) == 1 and bins[0][0] == bins[0][1]:
-        yield f"  {bins[0][0]:,} examples{' each' if len(classes) > 1 else ''}"
+        yield f"  {count_of(bins[0][0], 'example')}{' each' if len(classes) > 1 else ''}"
         return
     for which, (class_name, records) in _balance(classes).items():
         yield f"  {which:8}  {records:>9,}  {shorten(class_name)}"
