@@ -306,6 +306,17 @@ def test_encoded_images_in_a_bytes_feature(capsys):
     assert_shows("sheet.PNG", shown, side=128, shown=lambda image: enlarged(image, 8))
 
 
+@pytest.mark.parametrize("form", ["png", "bmp", "gif", "webp"])
+def test_bytes_are_an_image_in_every_format_that_is_printed_as_one(capsys, form):
+    file = io.BytesIO()
+    options = {"lossless": True} if form == "webp" else {}
+    Pillow.new("RGB", (16, 16), (255, 0, 0)).save(file, form, **options)
+    put(Path("x.tfrecord"), [{"a": file.getvalue(), "label": 0}], {"a": "bytes", "label": "int64"})
+    found = save(capsys, "x.tfrecord", "-k", 1, "--no-progress")
+    assert found["classes"][0]["examples"][0]["values"]["a"]["format"] == form
+    assert (np.asarray(cell(sheet_of("sheet.png"), 0, 0)) == (255, 0, 0)).all()
+
+
 def test_image_directory(capsys):
     for n in range(8):
         os.makedirs(f"photos/{NAMES[n % 2]}", exist_ok=True)
