@@ -23,30 +23,29 @@ if TYPE_CHECKING:
     from covey import sources as sources
     from covey import tfrecord as tfrecord
     from covey import writer as writer
-    from covey.dataset.dataset import Dataset
-    from covey.dataset.open import open  # noqa: A004
-    from covey.errors import CoveyError
-    from covey.loader import Loader
-    from covey.maintenance.build_index import build_index
-    from covey.maintenance.info import info
-    from covey.maintenance.repair import repair
-    from covey.maintenance.verify import verify
-    from covey.schema import (
-        Audio,
-        ClassLabel,
-        Feature,
-        Features,
-        Image,
-        Ragged,
-        Sparse,
-        Steps,
-        Tensor,
-    )
-    from covey.tfrecord import RecordReader, RecordWriter
-    from covey.view.pictures import show
-    from covey.writing.commit_parts import commit
-    from covey.writing.hold_out import HoldOut
-    from covey.writing.write import write
+    from covey.dataset.dataset import Dataset as Dataset
+    from covey.dataset.open import open as open  # noqa: A004
+    from covey.errors import CoveyError as CoveyError
+    from covey.loader import Loader as Loader
+    from covey.maintenance.build_index import build_index as build_index
+    from covey.maintenance.info import info as info
+    from covey.maintenance.repair import repair as repair
+    from covey.maintenance.verify import verify as verify
+    from covey.schema import Audio as Audio
+    from covey.schema import ClassLabel as ClassLabel
+    from covey.schema import Feature as Feature
+    from covey.schema import Features as Features
+    from covey.schema import Image as Image
+    from covey.schema import Ragged as Ragged
+    from covey.schema import Sparse as Sparse
+    from covey.schema import Steps as Steps
+    from covey.schema import Tensor as Tensor
+    from covey.tfrecord import RecordReader as RecordReader
+    from covey.tfrecord import RecordWriter as RecordWriter
+    from covey.view.pictures import show as show
+    from covey.writing.commit_parts import commit as commit
+    from covey.writing.hold_out import HoldOut as HoldOut
+    from covey.writing.write import write as write
 
 __version__ = "0.1.0"
 
@@ -93,31 +92,8 @@ _SUBMODULES = (
     "writer",
 )
 
-__all__ = [
-    "Audio",
-    "ClassLabel",
-    "CoveyError",
-    "Dataset",
-    "Feature",
-    "Features",
-    "HoldOut",
-    "Image",
-    "Loader",
-    "Ragged",
-    "RecordReader",
-    "RecordWriter",
-    "Sparse",
-    "Steps",
-    "Tensor",
-    "build_index",
-    "commit",
-    "info",
-    "open",
-    "repair",
-    "show",
-    "verify",
-    "write",
-]
+if not TYPE_CHECKING:  # to type checkers, the imports above are the public names
+    __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -136,4 +112,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_SUBMODULES, "__version__"])
+    return sorted([*_MODULES, *_SUBMODULES, "__version__"])
