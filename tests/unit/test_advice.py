@@ -40,12 +40,11 @@ def parameters(package):
     found = set(NOT_COVEYS)
     for each in (*CALLABLES["*"], *CALLABLES.get(package, ())):
         found |= set(inspect.signature(each).parameters)
-    if package == "samplers":  # imports no framework before a class is used
-        tree = ast.parse("\n".join(p.read_text() for p in (SOURCE / "samplers").glob("*.py"))
-                         .replace("from __future__ import annotations", ""))  # fmt: skip
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                found |= {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+    if package in ("adapters", "samplers"):  # they import frameworks
+        for path in (SOURCE / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    found |= {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
     return found
 
 

@@ -126,7 +126,6 @@ CALLS = [
       for name in ("seek", "batch") for step in (-1, 1.5, True, 2**62, 10**30)),
     *((lambda ds, steps=steps: ds.batches(2, 2).take(steps), "steps", "an integer >= 0")
       for steps in (-1, 1.5, True)),
-    (lambda ds: BalancedPlan(ds.labels, 2, 2).of_class(99), "class_id", "a class that the plan"),
     (lambda ds: ShuffledPlan(9, 3).for_rank(2, 2), "rank", "below world_size, which is 2"),
     (lambda ds: ds.filter(), "filter()", "given with a function"),
     (lambda ds: ds.filter(select="x"), "filter()", "given with a function"),
