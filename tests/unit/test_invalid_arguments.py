@@ -10,7 +10,7 @@ import covey
 from covey import Ragged, Sparse, Tensor
 from covey.adapters.image_format import ImageFormat
 from covey.errors import CoveyError, FeatureError, UnknownClassError
-from covey.plan import BalancedPlan, ShuffledPlan
+from covey.plan import ShuffledPlan
 
 FEATURES = {
     "x": Tensor("float32", (2, 3)),
