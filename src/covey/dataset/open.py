@@ -161,16 +161,15 @@ def open_layout(
     chosen = [
         range(first[each.split] + each.begin, first[each.split] + each.end) for each in slices
     ]
-    ids: Any = range(chosen[0].start, chosen[-1].stop)
-    if any(before.stop != after.start for before, after in pairwise(chosen)):
-        ids = np.concatenate([np.arange(each.start, each.stop) for each in chosen])
+    if all(before.stop == after.start for before, after in pairwise(chosen)):
+        chosen = [range(chosen[0].start, chosen[-1].stop)]
     # A split without records has no known features or classes.
     metadata = [index.metadata for index in found.values() if len(index)]
     metadata = metadata or [next(iter(found.values())).metadata]
     declared, label = builder.declared, metadata[0].label
     features = declared if declared is not None else _merge_features(metadata, layout)
     names, new_ids = _merge_classes(metadata, list(found.values()))
-    selection = Selection(len(gatherer.rows), ids)
+    selection = Selection(len(gatherer.rows), chosen)
     labels = None if new_ids is None else _renumber(gatherer, selection.all(), new_ids)
     return Dataset(
         gatherer,

@@ -26,19 +26,25 @@ _MAX_READ_BYTES = 16 << 20
 
 
 class Selection:
-    """A sequence of record ids.
+    """A sequence of record ids. Ranges need no memory per record, also in a pickle.
 
     Args:
         records: The number of records in the open splits.
-        ids: The selected record ids; by default all.
+        ids: The selected record ids, an array or ranges; by default all.
     """
 
-    def __init__(self, records: int, ids: Ids | range | None = None) -> None:
-        self._ids = range(records) if ids is None else ids
-        self.is_all = isinstance(self._ids, range) and self._ids == range(records)
+    def __init__(self, records: int, ids: Ids | Sequence[range] | None = None) -> None:
+        self._ids = ids if isinstance(ids, np.ndarray) else None
+        ranges = [range(records)] if ids is None else ids if self._ids is None else ()
+        ranges = [each for each in ranges if each]
+        self._ends = np.cumsum([len(each) for each in ranges], dtype=np.int64)
+        self._shifts = np.array([each.stop for each in ranges], np.int64) - self._ends
+        self.is_all = self._ids is None and len(ranges) < 2 and len(self) == records
 
     def __len__(self) -> int:
-        return len(self._ids)
+        if self._ids is not None:
+            return len(self._ids)
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     def take(self, positions: Ids, *, check: bool = False) -> Ids:
         """Return the record ids at positions of the selection.
@@ -57,9 +63,10 @@ class Selection:
         if len(wrong):
             raise out_of_range(int(wrong[0]), length)
         positions = np.where(positions < 0, positions + length, positions)
-        if isinstance(self._ids, range):
-            return np.asarray(positions + self._ids.start)
-        return self._ids[positions]
+        if self._ids is not None:
+            return self._ids[positions]
+        part = np.searchsorted(self._ends, positions, side="right")
+        return np.asarray(positions + self._shifts[part])
 
     def all(self) -> Ids:
         """Return all record ids, in order."""
