@@ -423,15 +423,18 @@ class Dataset:
         is_part = isinstance(plan, BalancedPlan) and plan.examples < len(self)
         if content.options.images.image_size is not None or is_part or not self._selection.is_all:
             return
-        summaries = [table.index.metadata.images or {} for table in self.tables]
         for name in content.image_names:
-            feature = content.features[name]
-            known = sum((each[name] for each in summaries if name in each), ImageSummary())
+            feature, known = content.features[name], self.image_summary(name)
             sizes = {size for size in (known.smallest, known.largest) if size is not None}
             assert isinstance(feature, Image)
             is_rotated = feature.exif_orientation and known.oriented > 0
             if None in feature.shape[:2] and len(sizes) > 1 and not is_rotated:
                 raise content.explain_sizes(different_sizes(sizes, feature=name))
+
+    def image_summary(self, name: str) -> ImageSummary:
+        """Return what the index knows of the images of a feature, in all of its records."""
+        summaries = [table.index.metadata.images or {} for table in self.tables]
+        return sum((each[name] for each in summaries if name in each), ImageSummary())
 
     # Selections.
 

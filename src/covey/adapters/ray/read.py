@@ -230,11 +230,11 @@ def _is_number(kind: Any) -> bool:
 
 def _estimate_pixels(dataset: Any, name: str, kind: Image) -> int | None:
     """Return the size of the largest decoded image; None if the index does not know it."""
-    found, (height, width, channels) = dataset._image_summary(name), kind.shape
+    largest, (height, width, channels) = dataset.image_summary(name).largest, kind.shape
     if height is None or width is None:
-        if found is None or found[0].largest is None:
+        if largest is None:
             return None
-        height, width = found[0].largest
+        height, width = largest
     return height * width * (channels or 3) * np.dtype(kind.dtype).itemsize
 
 
