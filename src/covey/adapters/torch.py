@@ -226,7 +226,7 @@ class StepDataset(Dataset[Any]):
 
 
 class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
-    """Draws the steps of a loader, one epoch per iteration; the position is that of the loader.
+    """Draws the steps of a loader, one epoch per iteration; the loader has the position.
 
     It is a ``DistributedSampler`` because the steps are those of one rank already: trainers that
     wrap samplers for several processes leave it as it is.

@@ -116,7 +116,7 @@ class ContrastiveAugmenter(Augmenter):
         blur: Probability of Gaussian blur.
         sigma: Smallest and largest standard deviation of the blur, in pixels of the view.
 
-    Crops are those of ``ds.batches(crop="random")``: boxes as torchvision's RandomResizedCrop
+    ``ds.batches(crop="random")`` returns the same crops: boxes as torchvision's RandomResizedCrop
     chooses them, resized as by Pillow; floats are resized in 16 bits. Colours change in the order
     of the arguments. Values are clipped once, at the end.
 

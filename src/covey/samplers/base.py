@@ -162,7 +162,7 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
     def step(self, batch_id: int) -> int:
         """Return the index over all epochs of a batch of this epoch.
 
-        Negative ids count from the end of the epoch; ids beyond it are those of later epochs.
+        Negative ids count from the end of the epoch; larger ids select batches of later epochs.
         """
         return self.epoch * self.steps_per_epoch + self._batch_id(batch_id)
 
