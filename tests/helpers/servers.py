@@ -252,8 +252,9 @@ def s3_bucket(bucket: str = "bucket") -> Iterator[S3]:
 def delete_bucket(client: Any, bucket: str) -> None:
     """Delete a bucket with its objects: all servers of a process have the same buckets."""
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-        for each in page.get("Contents", []):
-            client.delete_object(Bucket=bucket, Key=each["Key"])
+        names = [{"Key": each["Key"]} for each in page.get("Contents", [])]
+        if names:
+            client.delete_objects(Bucket=bucket, Delete={"Objects": names})
     client.delete_bucket(Bucket=bucket)
 
 
