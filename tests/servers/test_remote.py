@@ -362,7 +362,7 @@ def flip_cached(fix_checksums=False):
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB"])
+@pytest.mark.parametrize("kind", ["covey", "covey GZIP"])
 def test_corrupt_cache_is_fetched_again(web, made, kind, mmap):
     upload(web, made(kind))
     dataset, expected = open_site(web, **WHOLE, mmap=mmap), list(range(TRAIN))
@@ -549,7 +549,8 @@ def test_shard_is_replaced_while_it_is_opened(web, made, kind):
     upload(web, made(kind))
     is_zlib = kind != "records"
     name = shard_paths(made(kind))[0].name if is_zlib else "test.tfrecord"
-    dataset = open_site(web, **WHOLE) if is_zlib else opened(f"{web.root}/{name}")
+    # A ZLIB shard is decompressed by open, another one is opened when it is read.
+    dataset = None if is_zlib else opened(f"{web.root}/{name}")
     path = f"/birds/{name}"
     data = web.objects.files[path]
 
@@ -561,7 +562,7 @@ def test_shard_is_replaced_while_it_is_opened(web, made, kind):
 
     web.objects.fault = fault
     with pytest.raises(FileChangedError) as caught:
-        dataset[0]
+        (dataset or open_site(web, **WHOLE))[0]
     assert caught.value.path == f"{web.root}/{name}"
 
 

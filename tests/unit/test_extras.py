@@ -21,7 +21,6 @@ MODULES = {
     "images": ["schema/pillow.py", "schema/images.py"],
     "audio": ["schema/audio.py"],
     "jpeg": ["schema/pillow.py"],
-    "gzip": ["reading/decompressed.py"],
     "parquet": ["sources/parquet.py"],
     "tensorflow": ["adapters/tensorflow.py"],
     "keras": ["adapters/keras.py"],

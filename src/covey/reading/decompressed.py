@@ -1,35 +1,37 @@
 """Decompression: of single GZIP members, and of whole shards into the cache.
 
 covey writes GZIP shards in many members of whole records, so that a record is read by decompressing
-one member. Other compressed shards can only be read from their beginning: they are decompressed
-once, into the cache.
+one member. Other compressed shards can only be read from their beginning: when a dataset is opened,
+they are decompressed into the cache, and the copies are read in place of the shards.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import os
-import shutil
 import struct
-import threading
 import zlib
-from collections.abc import Callable
-from typing import Any, BinaryIO, cast
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covey._files import open_private, replacing
-from covey._fork import ForkAware
-from covey.errors import FileChangedError, StorageError
-from covey.index.format import Shard
-from covey.storage import cache_limit
+from covey.errors import StorageError
+from covey.filenames import find_moved
+from covey.index import Index, Shard, ShardFiles, changed_state
+from covey.index.format import FileIdentity, fingerprint_of
+from covey.reading.rows import Pins, Table, changed_error
+from covey.storage import LocalStorage, Stat, cache_limit
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import pin
+from covey.storage.local import local_stat
+from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.compression import Compression, Inflater, StreamError, detect_compression
 from covey.untrusted import RegularFile
-
-# Two to three times as fast as zlib, if it is installed.
-_deflate: Any = importlib.import_module("deflate") if importlib.util.find_spec("deflate") else None
 
 # Deflate compresses at most 1032 : 1.
 _MAX_RATIO = 1040
@@ -54,7 +56,7 @@ def inflate_member(member: bytes, limit: int) -> bytes:
         MemberError: If the member is corrupt.
 
     >>> import gzip
-    >>> bytes(inflate_member(gzip.compress(b"owl"), 100))
+    >>> inflate_member(gzip.compress(b"owl"), 100)
     b'owl'
     """
     if len(member) < _MIN_MEMBER_BYTES:
@@ -67,7 +69,7 @@ def inflate_member(member: bytes, limit: int) -> bytes:
     if size > limit:
         raise MemberError(f"the size in the GZIP trailer is {size}; the maximum is {limit}")
     try:
-        data = _inflate(member, size)
+        data = zlib.decompress(member, 31, size)
     except zlib.error as error:
         raise MemberError(f"the GZIP data is corrupt: {error}") from None
     if len(data) != size:
@@ -75,115 +77,165 @@ def inflate_member(member: bytes, limit: int) -> bytes:
     return data
 
 
-def _inflate(member: bytes, size: int) -> bytes:
-    if _deflate is None:
-        return zlib.decompress(member, 31, size)
-    try:
-        # A bytearray; bytes() would copy it.
-        return cast(bytes, _deflate.gzip_decompress(member, size))
-    except (_deflate.DeflateError, ValueError) as error:
-        raise zlib.error(str(error)) from None
+def decompress_to_cache(table: Table, cache_bytes: int | None) -> Table:
+    """Return a table of plain files: of shards that can only be read from their beginning, copies.
 
-
-class _DecompressionLock(ForkAware):
-    """Threads decompress one shard at a time, so that each shard is decompressed once."""
-
-    @property
-    def lock(self) -> threading.Lock:
-        return self._lock
-
-
-_decompression = _DecompressionLock()
-
-
-def open_decompressed(
-    stream: BinaryIO,
-    path: str,
-    shard: Shard,
-    needed: int,
-    cache_bytes: int | None,
-    is_unchanged: Callable[[], bool] = lambda: True,
-) -> tuple[RegularFile, str]:
-    """Open the decompressed data of a shard in the cache; decompress it if it is not there.
-
-    The file is pinned: the cache does not evict it while the file, or a duplicate of its
-    descriptor, is open.
+    Other tables are returned as they are. Copies that are in the cache already are used again. The
+    cache does not evict them while the table exists, if they are few.
 
     Args:
-        stream: The open shard.
-        path: The path or URL of the shard.
-        shard: The shard in the index.
-        needed: The end of the last record in the data; corruption after it is ignored.
+        table: The shards and their index.
         cache_bytes: Size limit of the cache.
-        is_unchanged: Returns afterwards whether the shard is unchanged.
-
-    Returns:
-        The open file, and its path.
 
     Raises:
-        StorageError: If the data is corrupt, changes meanwhile, or exceeds the limit of the cache.
+        FileChangedError: If a shard is missing, or is not the one that was indexed.
+        StorageError: If a shard is corrupt, or the copies exceed the limit of the cache.
     """
+    index, metadata = table.index, table.index.metadata
+    if not metadata.single_stream:
+        return table
     cache = DiskCache(cache_limit(cache_bytes))
-    identity = path, str(shard.bytes), str(shard.fingerprint), shard.version
-    with _decompression.lock:
-        try:
-            target = cache.entry_path("unpacked", *identity)
-            found = _open_existing(target)
-            if found is not None:
-                return found, target
+    shards: list[Shard] = []
+    verified: dict[str, FileIdentity] = {}
+    pins = Pins()
+    copies: dict[str, int] = {}
+    for number, shard in enumerate(metadata.shards):
+        path, file = _open_plain(table, number, _data_bytes(index, number), cache, copies)
+        with file:
+            state = file.stat()
+            crc = fingerprint_of(file, state.st_size)
+            pins.add(file.fileno())
+        verified[path] = FileIdentity(state, crc)
+        shards.append(Shard(path, shard.records, state.st_size, crc))
+    plain = Index(
+        replace(metadata, compression=None, single_stream=False, shards=tuple(shards)),
+        _plain_rows(index),
+        index.classes,
+        index.by_class,
+        skipped=index.skipped,
+        verified=verified,
+    )
+    files = ShardFiles(LocalStorage(), os.sep, tuple(shard.name for shard in shards))
+    return Table(plain, files, table, frozenset(copies), pins)
+
+
+def _plain_rows(index: Index) -> NDArray[Any]:
+    """Return the rows of the index as those of plain files, without a copy."""
+    fields = dict(index.rows.dtype.fields or {})
+    fields["offset"] = fields.pop("inner_offset")
+    dtype: Any = {
+        "names": list(fields),
+        "formats": [each[0] for each in fields.values()],
+        "offsets": [each[1] for each in fields.values()],
+        "itemsize": index.rows.dtype.itemsize,
+    }
+    return index.rows.view(np.dtype(dtype))
+
+
+def _data_bytes(index: Index, shard: int) -> int:
+    """Return the size of the records of a shard; corruption after the last one is ignored."""
+    first, end = index.first_records[shard : shard + 2]
+    if first == end:
+        return 0
+    row = index.rows[end - 1]
+    return int(row["inner_offset"]) + int(row["length"]) + FRAME_BYTES
+
+
+def _open_plain(
+    table: Table, number: int, size: int, cache: DiskCache, copies: dict[str, int]
+) -> tuple[str, RegularFile]:
+    """Open the plain data of a shard: its copy in the cache, or the shard itself if it is plain.
+
+    Args:
+        table: The table of the shard.
+        number: Number of the shard.
+        size: Size of the data.
+        cache: The cache.
+        copies: Sizes of the other copies, which are not evicted; that of this copy is added.
+
+    Returns:
+        The path and the open file, which is pinned.
+    """
+    files, shard = table.files, table.index.metadata.shards[number]
+    path = files.paths[number]
+    identity = files.storage.clean(path), str(shard.bytes), str(shard.fingerprint), shard.version
+    with cache.wrap_os_errors():
+        target = cache.entry_path("unpacked", *identity)
+        found = _open_copy(target, size)
+    if found is not None:
+        copies[target] = size
+        return target, found
+    with _open_shard(table, number) as stream:
+        compression = detect_compression(stream.read(_HEAD_BYTES))
+        if compression is None and not files.storage.is_remote:
+            moved = find_moved(path)
+            return moved, RegularFile(moved)
+        with cache.wrap_os_errors():
+            if not cache.try_make_room(size, copies):
+                raise _full_error(path, cache.limit)
+            before = _state(stream)
+            stream.seek(0)
             with replacing(target, durable=False) as temporary:
                 with open(temporary, "xb", opener=open_private) as file:
-                    _decompress(stream, file, needed, cache.limit, path)
-                    size = file.tell()
-                if not is_unchanged():
-                    raise FileChangedError(
-                        "the shard changed while it was decompressed",
-                        path=path,
-                        remedy="open the dataset again",
-                    )
-                if not cache.try_make_room(size, {}):
-                    raise _full_error(path, cache.limit)
+                    _copy(stream, compression, file, size, path)
+                if _state(stream) != before:
+                    raise changed_error("the shard changed while it was decompressed", path)
                 opened = RegularFile(temporary)
                 pin(opened.fileno(), temporary)
-            return opened, target
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(
-                f"it cannot be decompressed into {cache.root} ({error.strerror or error})",
-                path=path,
-                remedy="free disk space, or set COVEY_CACHE to another directory",
-            ) from error
+        copies[target] = size
+        return target, opened
 
 
-def _open_existing(target: str) -> RegularFile | None:
+def _copy(stream: BinaryIO, compression: Compression, file: BinaryIO, size: int, path: str) -> None:
+    """Write the first ``size`` decompressed bytes of a shard."""
+    read = stream.read if compression is None else Inflater(stream.read, compression).read
+    reason = f"the index has records up to byte {size} of the decompressed data, which ends before"
+    try:
+        while file.tell() < size and (chunk := read(_CHUNK_BYTES)):
+            file.write(chunk[: size - file.tell()])
+    except StreamError as error:
+        reason = str(error)
+    if file.tell() < size:
+        raise StorageError(
+            reason, path=path, remedy="run `covey verify` to list the corrupt records"
+        )
+
+
+def _state(stream: BinaryIO) -> Stat | None:
+    """Return the state of an open local file; None for a remote one, whose requests check it."""
+    return local_stat(stream.stat()) if isinstance(stream, RegularFile) else None
+
+
+def _open_copy(target: str, size: int) -> RegularFile | None:
     with contextlib.suppress(FileNotFoundError):
         os.utime(target)  # the time of the last use
         file = RegularFile(target)
-        if pin(file.fileno(), target):
+        if file.stat().st_size == size and pin(file.fileno(), target):
             return file
         file.close()
     return None
 
 
-def _decompress(stream: BinaryIO, file: BinaryIO, needed: int, limit: int, path: str) -> None:
-    stream.seek(0)
-    compression: Compression | None = detect_compression(stream.read(_HEAD_BYTES))
-    stream.seek(0)
-    if compression is None:
-        shutil.copyfileobj(stream, file, _CHUNK_BYTES)
-        return
-    inflater = Inflater(stream.read, compression)
+@contextmanager
+def _open_shard(table: Table, number: int) -> Iterator[BinaryIO]:
+    """Open a shard that is the one that was indexed."""
+    storage, path = table.files.storage, table.files.paths[number]
+    shard = table.index.metadata.shards[number]
     try:
-        while chunk := inflater.read(_CHUNK_BYTES):
-            file.write(chunk)
-            if file.tell() > limit:
-                raise _full_error(path, limit)
-    except StreamError as error:
-        if file.tell() < needed:
-            raise StorageError(
-                str(error), path=path, remedy="run `covey verify` to list the corrupt records"
-            ) from None
+        file = storage.open_stream(path) if storage.is_remote else RegularFile(find_moved(path))
+    except FileNotFoundError:
+        raise changed_error("the shard is missing", path) from None
+    with closing(file):
+        state = _state(file)
+        # Without the version of a local file, which changes when it is touched or copied.
+        found = storage.stat([path])[0] if state is None else Stat(state.size, "")
+        reason = changed_state(shard, found)
+        if reason is None and fingerprint_of(file, shard.bytes) != shard.fingerprint:
+            reason = "the shard is not the one that was indexed"
+        if reason is not None:
+            raise changed_error(reason, path)
+        file.seek(0)
+        yield file
 
 
 def _full_error(path: str, limit: int) -> StorageError:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._fork import ForkAware
 from covey.errors import ClosedError, CoveyError
-from covey.reading.decompressed import MemberError, inflate_member
+from covey.reading.decompressed import MemberError, decompress_to_cache, inflate_member
 from covey.reading.open_files import MAPS, Reservations
 from covey.reading.open_shards import OpenShards
 from covey.reading.rows import (
@@ -73,20 +73,19 @@ class Gatherer(ForkAware):
         cache_bytes: int | None = None,
         maps: Reservations = MAPS,
     ) -> None:
-        self.rows = IndexRows(tables)
+        self.tables = tuple(tables)
+        """The splits."""
+        self.rows = IndexRows([decompress_to_cache(each, cache_bytes) for each in tables])
         self.options: dict[str, Any] = {"verify": verify, "mmap": mmap, "cache_bytes": cache_bytes}
         """The options, by name."""
         self._verify = verify
         self._cache_bytes = cache_bytes
-        self._maps = None if not mmap or any(each.has_members for each in tables) else maps
+        self._maps = (
+            None if not mmap or any(each.has_members for each in self.rows.tables) else maps
+        )
         self._opened: OpenShards | None = None
         self._closed = False
         super().__init__()
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """The splits."""
-        return self.rows.tables
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.tables, self.options)
@@ -99,7 +98,7 @@ class Gatherer(ForkAware):
             raise ClosedError("the dataset is closed", remedy="open it again")
         with self._lock:
             if self._opened is None or self._opened.process != os.getpid():
-                self._opened = OpenShards(self.tables, self._cache_bytes, self._maps)
+                self._opened = OpenShards(self.rows.tables, self._cache_bytes, self._maps)
             return self._opened
 
     def _reset_after_fork(self) -> OpenShards | None:
@@ -112,6 +111,9 @@ class Gatherer(ForkAware):
         opened, self._opened = self._opened, None
         if opened is not None and opened.process == os.getpid():
             opened.close()
+        for table in self.rows.tables:
+            if table.pins is not None:
+                table.pins.close()
 
     def decode(
         self,
@@ -196,7 +198,7 @@ class Gatherer(ForkAware):
         record_id = int(ids[fault.row])
         if fault.code == "row":
             raise out_of_range(record_id, len(self.rows)) from None
-        for table in self.tables:
+        for table in self.rows.tables:
             table.index.check_read()
         raise fault_error(fault, self.rows.location(record_id)) from None
 

@@ -1,8 +1,7 @@
 """The shards that one process has open, as local files.
 
 A shard is opened when it is first needed, and compared once with its description in the index. The
-local file is the shard itself, its decompressed data in the cache, or the cached blocks of a remote
-shard.
+local file is the shard itself, or the cached blocks of a remote shard.
 """
 
 from __future__ import annotations
@@ -23,20 +22,13 @@ from covey import _core
 from covey.errors import FileChangedError, StorageError
 from covey.index import changed_state
 from covey.index.format import FINGERPRINT_BYTES, FileIdentity, Shard, fingerprint_of
-from covey.reading.decompressed import open_decompressed
 from covey.reading.open_files import DESCRIPTORS, FilePool, Reservations, max_open_files
 from covey.reading.rows import Segments, Table, changed_error
 from covey.storage import Stat, cache_limit
-from covey.storage.local import local_stat
-from covey.tfrecord.block import FRAME_BYTES
-from covey.tfrecord.compression import detect_compression
 from covey.untrusted import RegularFile
 
 if TYPE_CHECKING:
     from covey.storage.range_cache import CachedFile
-
-# Bytes from which the compression is detected.
-_HEAD_BYTES = 4096
 
 # Remote shards that are opened concurrently, and the part of the cache that each of them may use.
 _MAX_OPENING = 8
@@ -54,16 +46,11 @@ class OpenShard:
     """The local file."""
     size: int
     identity: FileIdentity | None = None
-    """The identity of a local shard; None for a file in the cache."""
+    """The identity of a local shard; None for a remote one."""
     cached: CachedFile | None = None
     """The blocks of a remote shard."""
     mapped: bytes | None = None
     """The id of the cache entry that is mapped."""
-
-    @property
-    def is_decompressed(self) -> bool:
-        """Whether the file is a decompressed copy in the cache."""
-        return self.identity is None and self.cached is None
 
 
 class OpenShards:
@@ -126,11 +113,6 @@ class OpenShards:
 
     def _open_remote(self, number: int) -> OpenShard:
         table, _, path, shard = self._shards[number]
-        if table.index.metadata.single_stream:
-            file, decompressed = self._decompress(number)
-            opened = OpenShard(decompressed, file.stat().st_size)
-            _POOL.put((self._owner, number), file)
-            return opened
         try:
             cached = table.files.storage.open_cached(path)
         except FileNotFoundError:
@@ -147,19 +129,9 @@ class OpenShards:
         return OpenShard(cached.path, shard.bytes, cached=cached)
 
     def _open_local(self, number: int) -> OpenShard:
-        table, _, path, shard = self._shards[number]
+        _, _, path, shard = self._shards[number]
         file, found = self._open_file(number)
-        try:
-            file.seek(0)
-            if table.index.metadata.single_stream and detect_compression(file.read(_HEAD_BYTES)):
-                with file as compressed:
-                    file, decompressed = self._decompress_file(number, compressed)
-                opened = OpenShard(decompressed, file.stat().st_size)
-            else:
-                opened = OpenShard(path, shard.bytes, FileIdentity(found, shard.fingerprint))
-        except BaseException:
-            file.close()
-            raise
+        opened = OpenShard(path, shard.bytes, FileIdentity(found, shard.fingerprint))
         _POOL.put((self._owner, number), file)
         return opened
 
@@ -183,39 +155,6 @@ class OpenShards:
             file.close()
             raise
         return file, found
-
-    def _decompress(self, number: int) -> tuple[RegularFile, str]:
-        """Open the decompressed data of a shard in the cache; return the file and its path."""
-        table, _, path, shard = self._shards[number]
-        storage = table.files.storage
-        if not storage.is_remote:
-            with self._open_file(number)[0] as file:
-                return self._decompress_file(number, file)
-        _check_state(path, shard, storage.stat([path])[0])
-        with storage.open_stream(path) as stream:  # raises FileChangedError if the shard changes
-            if fingerprint_of(stream, shard.bytes) != shard.fingerprint:
-                raise _replaced_error(path)
-            end = self._end_of_records(number)
-            return open_decompressed(stream, storage.clean(path), shard, end, self._cache_bytes)
-
-    def _decompress_file(self, number: int, file: RegularFile) -> tuple[RegularFile, str]:
-        table, _, path, shard = self._shards[number]
-        before = local_stat(file.stat())
-        return open_decompressed(
-            file,
-            table.files.storage.clean(path),
-            shard,
-            self._end_of_records(number),
-            self._cache_bytes,
-            lambda: local_stat(file.stat()) == before,
-        )
-
-    def _end_of_records(self, number: int) -> int:
-        """Return the end of the last record in the decompressed data of a shard."""
-        table, shard_number, _, shard = self._shards[number]
-        end = table.index.first_records[shard_number + 1]
-        last = table.index.rows[end - 1 : end] if shard.records else table.index.rows[:0]
-        return int((last["inner_offset"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
 
     @contextmanager
     def fetched(self, segments: Segments, rows: NDArray[np.intp]) -> Iterator[list[int]]:
@@ -286,8 +225,6 @@ class OpenShards:
         file = _POOL.take((self._owner, number))
         if file is not None:
             return file
-        if opened.is_decompressed:
-            return self._decompress(number)[0]
         try:
             file = _POOL.open(opened.path)
         except FileNotFoundError:
@@ -353,22 +290,17 @@ class OpenShards:
             The shards that must be mapped again; remote blocks are fetched when they are next read.
             None if nothing was cached, because the shards are local files.
         """
-        is_cached, replaced = False, []
+        is_cached = False
         for number in np.unique(segments.shards).tolist():
             opened, mine = self.open(number), segments.shards == number
             if opened.cached is not None:
                 ends = np.minimum(segments.ends[mine], opened.size)
                 opened.cached.discard(segments.begins[mine], ends)
                 is_cached = True
-            elif opened.is_decompressed:
+            elif opened.path in self._shards[number][0].copies:
                 with suppress(FileNotFoundError):
-                    os.unlink(opened.path)
-                file = _POOL.take((self._owner, number))
-                if file is not None:
-                    file.close()
-                _POOL.put((self._owner, number), self._decompress(number)[0])
-                replaced.append(number)
-        return replaced if is_cached or replaced else None
+                    os.unlink(opened.path)  # the dataset decompresses it again when it is opened
+        return [] if is_cached else None
 
     def close(self) -> None:
         """Close all files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,29 @@ _COMMON = np.dtype(
     [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
 )
 
+_MAX_PINS = 256
+
 # Larger offsets are not valid, and do not fit signed arithmetic.
 _MAX_OFFSET = np.uint64(2**62)
+
+
+class Pins:
+    """Pins of files in the cache, which are not evicted until the pins are closed."""
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+
+    def add(self, descriptor: int) -> None:
+        """Keep a pinned file open; only up to a number, as each needs a descriptor."""
+        if len(self._descriptors) < _MAX_PINS:
+            self._descriptors.append(os.dup(descriptor))
+
+    def close(self) -> None:
+        """Allow the cache to evict the files."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    __del__ = close
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +63,17 @@ class Table:
 
     index: Index
     files: ShardFiles
+    origin: Table | None = None
+    """The compressed shards, if the files are their decompressed copies."""
+    copies: frozenset[str] = frozenset()
+    """Paths of the copies in the cache."""
+    pins: Pins | None = None
+    """Pins of the copies."""
 
     @property
     def has_members(self) -> bool:
         """Whether records are read by decompressing one GZIP member."""
-        metadata = self.index.metadata
-        return metadata.compression is not None and not metadata.single_stream
+        return self.index.metadata.compression is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +187,9 @@ class IndexRows:
         number = record_id - self._first_record[table]
         row = index.rows[number]
         shard = min(int(row["shard"]), len(index.metadata.shards) - 1)
-        offset = int(row["inner_offset" if index.metadata.single_stream else "offset"])
-        path = self.tables[table].files.paths[shard]
-        return RecordLocation(path, number - index.first_records[shard], offset)
+        files = (self.tables[table].origin or self.tables[table]).files
+        first = index.first_records[shard]
+        return RecordLocation(files.paths[shard], number - first, int(row["offset"]))
 
     def segments(self, ids: Ids) -> Segments:
         """Return the bytes to read for records: frames, or GZIP members."""
@@ -173,9 +200,7 @@ class IndexRows:
         table_of = np.searchsorted(self._first_shard, shards, side="right") - 1
         for number in np.unique(table_of).tolist():
             table, mine = self.tables[number], table_of == number
-            streamed = table.index.metadata.single_stream
-            offsets = rows["inner_offset" if streamed else "offset"][mine]
-            begins[mine] = np.minimum(offsets, _MAX_OFFSET)
+            begins[mine] = np.minimum(rows["offset"][mine], _MAX_OFFSET)
             if table.has_members:
                 ends[mine] = self._member_ends(shards[mine], begins[mine])
                 inner_offsets[mine] = rows["inner_offset"][mine]
