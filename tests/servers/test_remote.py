@@ -402,7 +402,9 @@ def test_removed_decompressed_shards(web, made, mmap):
     assert numbers(dataset, [1]) == [1]
     for path in (cache_directory() / "unpacked").iterdir():
         path.unlink()
-    assert numbers(dataset, [100, 50, 1]) == [100, 50, 1]
+    with pytest.raises(FileChangedError, match="open it again"):
+        numbers(dataset, [100, 50, 1])
+    assert numbers(open_site(web, **WHOLE, mmap=mmap), [100, 50, 1]) == [100, 50, 1]
 
 
 # Indexes.
