@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from corrupt_files import example, frame
 from opened import SHARD_CHANGES, numbers, opened, put, put_numbers, replace_file
 from written import files, limit, shard_paths, write
 
@@ -490,3 +491,20 @@ def test_pickle_of_a_dataset_whose_index_was_evicted(directory, cache):
     again = pickle.loads(pickle.dumps(ds))
     assert numbers(again) == list(range(30))
     assert numbers(again.where(label=1)) == list(range(1, 30, 3))
+
+
+def test_features_are_inferred_from_all_shards(tmp_path):
+    records = [
+        [example(a=[1], b=[1.0, 2.0]), example(a=[2], b=[1.0, 2.0])],
+        [example(a=[1], b=[1.0], c=[b"x"])],
+        [],
+        [example(a=[3]), example(a=[4], b=[0.5] * 3, c=[b"y", b"z"])],
+    ]
+    for shard, each in enumerate(records):
+        (tmp_path / f"{shard}.tfrecord").write_bytes(b"".join(map(frame, each)))
+    (result,) = covey.build_index(tmp_path, progress=False)
+    assert list(result.index.metadata.features) == ["a", "b", "c"]
+    assert result.index.metadata.records == 5
+    (tmp_path / "4.tfrecord").write_bytes(frame(example(a=[b"text"])))
+    with pytest.raises(covey.CoveyError, match="record 5 has bytes, record 0 has int64"):
+        covey.build_index(tmp_path, force=True, progress=False)

@@ -10,7 +10,6 @@ from covey._text import table
 from covey.cli.options import (
     add_path,
     add_running,
-    find_engine,
     shows_progress,
     storage_options,
 )
@@ -29,8 +28,6 @@ examples:
   covey index photos --label species
   covey index 'photos/*.tfrec' --label @file        one class per file
   covey index data/birds --export-dali              writes index files for DALI
-  covey index data/birds --import-dali idx_files
-  covey index s3://bucket/birds --engine ray
 """
 
 
@@ -52,15 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="write index files for DALI beside the shards, or to DIR",
     )
-    parser.add_argument(
-        "--import-dali",
-        metavar="DIR",
-        nargs="?",
-        const=True,
-        default=False,
-        help="build the index from the DALI index files beside the shards, or in DIR",
-    )
-    add_running(parser, has_engine=True)
+    add_running(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -75,11 +64,9 @@ def run(options: argparse.Namespace) -> None:
             split=options.split,
             label=options.label,
             force=options.force,
-            from_dali=options.import_dali,
             to_dali=options.export_dali,
             storage_options=storage_options(options),
             threads=options.threads,
-            engine=find_engine(options),
             progress=shows_progress(options),
         )
     except (CorruptRecordError, ExampleError) as error:

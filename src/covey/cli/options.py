@@ -195,22 +195,14 @@ def add_storage_option(parser: Any) -> None:
     )
 
 
-def add_running(parser: argparse.ArgumentParser, *, has_engine: bool = False) -> None:
-    """Add the options of a command that runs for long.
-
-    Args:
-        parser: The parser.
-        has_engine: Whether an engine can run it.
-    """
-    with_engine = "; 1 per task with --engine" if has_engine else ""
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that runs for long."""
     parser.add_argument(
         "--threads",
         metavar="N",
         type=positive,
-        help=f"number of threads (default: all CPU cores{with_engine})",
+        help="number of threads (default: all CPU cores)",
     )
-    if has_engine:
-        add_engine(parser)
     add_progress(parser)
     add_output(parser)
 

@@ -7,7 +7,6 @@ import argparse
 from covey.cli.options import (
     add_path,
     add_running,
-    find_engine,
     shows_progress,
     storage_options,
 )
@@ -22,14 +21,13 @@ examples:
   covey verify data/birds
   covey verify 'photos/*.tfrec' --json > problems.json
   covey verify s3://bucket/birds --storage-option anon=true
-  covey verify s3://bucket/birds --engine ray
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_path(parser)
-    add_running(parser, has_engine=True)
+    add_running(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,7 +39,6 @@ def run(options: argparse.Namespace) -> int:
         split=options.split,
         storage_options=storage_options(options),
         threads=options.threads,
-        engine=find_engine(options),
         progress=shows_progress(options),
     )
     if options.json:

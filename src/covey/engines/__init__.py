@@ -1,4 +1,4 @@
-"""Engines: where the tasks of :func:`covey.write`, ``verify`` and ``build_index`` run.
+"""Engines: where the tasks of :func:`covey.write` run.
 
 ``engine="processes"`` and ``engine="ray"`` are engines with default options; an object of this
 module has others::

@@ -1,8 +1,7 @@
 """The index of a split: the location, the length and the class of every record.
 
-``format`` defines the files, ``read`` verifies and maps them, ``build`` scans shards,
-``distributed_scan`` scans them in workers, ``store`` finds an index beside the shards or in the
-cache.
+``format`` defines the files, ``read`` verifies and maps them, ``build`` scans shards, ``store``
+finds an index beside the shards or in the cache.
 """
 
 from covey.index.build import GUESS, IndexBuilder, ShardFiles

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,6 @@ from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import RecordLocations
 from covey.tfrecord.reader import OnError
 from covey.untrusted import RegularFile
-
-if TYPE_CHECKING:
-    from covey.engines.shards import ShardPool  # an index is read and built without engines
 
 # Blocks of a shard that are scanned concurrently.
 _BLOCKS_IN_FLIGHT = 4
@@ -84,10 +81,6 @@ class ScannedShard:
     images: Mapping[str, ImageSummary] | None
     """The images of each image feature; None if the features are not known."""
 
-    def with_labels(self, ids: NDArray[np.int64]) -> ScannedShard:
-        """Return the shard with other class ids, by the class ids of this one."""
-        return self if self.labels is None else replace(self, labels=ids[self.labels])
-
 
 @dataclass(frozen=True)
 class IndexBuilder:
@@ -103,10 +96,8 @@ class IndexBuilder:
         order: How covey ordered the records; empty if covey did not write them.
         on_error: ``"skip"`` skips corrupt records.
         mmap: Map local shards into memory; False reads them.
-        threads: The number of threads; by default the number of CPU cores. With workers, that of
-            each task; by default 1.
+        threads: The number of threads; by default the number of CPU cores.
         progress: Show a progress bar (default: if stderr is a terminal).
-        workers: Workers that scan the shards; None scans them in this process.
     """
 
     features: Features | None = None
@@ -119,7 +110,6 @@ class IndexBuilder:
     mmap: bool = True
     threads: int | None = None
     progress: bool | None = None
-    workers: ShardPool | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
@@ -169,11 +159,10 @@ class IndexBuilder:
             # The function takes complete examples, so all features must be known first.
             scanned = self._scan(files, stats, None, surveys=True)
             features = known = self._all_features(scanned, files)
-        make_reader = None  # without records
+        reader = None  # without records
         if known or isinstance(label, LabelReader):
-            make_reader = partial(label_reader, label, known, files.names)
-        reader = None if make_reader is None else make_reader()
-        scanned = self._scan(files, stats, reader, make_reader, surveys=features is None)
+            reader = label_reader(label, known, files.names)
+        scanned = self._scan(files, stats, reader, surveys=features is None)
         if features is None:
             features = self._all_features(scanned, files)
         shards = []
@@ -187,7 +176,6 @@ class IndexBuilder:
         files: ShardFiles,
         stats: Sequence[Stat],
         reader: LabelReader | None,
-        make_reader: Callable[[], LabelReader | None] | None = None,
         *,
         surveys: bool,
     ) -> list[ScannedShard]:
@@ -197,31 +185,13 @@ class IndexBuilder:
             files: The shards.
             stats: Their states.
             reader: Reader of the class ids.
-            make_reader: Picklable function that returns a new reader, for a task of a worker.
             surveys: Whether to survey the features of the records.
         """
         features = self.features if self.features is not None else self.declared
         scan = ShardScan(self, files, dict(enumerate(stats)), reader, surveys, features)
         with Progress(self.progress, None, "indexing") as bar:
-            if self.workers is not None:
-                from covey.index.distributed_scan import scan_in_workers
-
-                return scan_in_workers(self.workers, scan, make_reader, bar)
             scan = replace(scan, progress=bar.add)
             return scan.shards(range(len(files.paths)), self.threads or cpu_count())
-
-    def blocks(
-        self,
-        files: ShardFiles,
-        shard: int,
-        file: BinaryIO,
-        reader: RecordReader,
-        locations: RecordLocations,
-        *,
-        verify_data: bool,
-    ) -> Iterator[Block]:
-        """Return the blocks of a shard; ``file`` is open, and ``reader`` reads it."""
-        return reader.blocks(verify_data=verify_data, members=locations.members)
 
     def _first_features(self, files: ShardFiles, stats: Sequence[Stat]) -> Features:
         """Return the features of the first record, to find the label before all are read."""
@@ -307,7 +277,7 @@ class ShardScan:
             # records, or to survey them, they must be verified before.
             decodes = self.label_reader is not None and self.label_reader.decodes
             verify = not decodes or self.surveys or builder.on_error == "skip"
-            blocks = builder.blocks(self.files, number, file, reader, locations, verify_data=verify)
+            blocks = reader.blocks(verify_data=verify, members=locations.members)
             tasks = (
                 partial(self._block, each, number, images) for each in _located(blocks, locations)
             )

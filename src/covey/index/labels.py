@@ -61,14 +61,6 @@ class StringLabels:
     def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         return self._ids.final_ids(), self._ids.strings()
 
-    def provisional(self) -> tuple[str, ...]:
-        """Return the strings, by provisional id."""
-        return self._ids.provisional()
-
-    def merge(self, strings: Sequence[str]) -> NDArray[np.int64]:
-        """Return the provisional ids, in this reader, of the strings of another one."""
-        return self._ids.ids_of(strings)
-
 
 class KnownLabels:
     """Classes from a label feature whose class ids are known."""

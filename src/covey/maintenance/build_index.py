@@ -6,21 +6,18 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.engines import EngineArgument, find_engine
-from covey.engines.shards import ShardPool
 from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names, write_index
-from covey.index.dali import DaliIndexBuilder, export_dali
+from covey.index.dali import export_dali
 from covey.maintenance.info import IndexState, find_index_state
 from covey.maintenance.report import choose_splits
 from covey.results import IndexResult
-from covey.storage import open_storage
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path
 
@@ -32,12 +29,10 @@ def build_index(
     split: str | None = None,
     label: str | None = None,
     force: bool = False,
-    from_dali: AnyPath | bool = False,
     to_dali: AnyPath | bool = False,
     mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
-    engine: EngineArgument = None,
     progress: bool | None = None,
 ) -> tuple[IndexResult, ...]:
     """Build the index of a dataset, or of TFRecord files of Examples, beside the shards.
@@ -50,15 +45,10 @@ def build_index(
         label: Label feature, or ``"@file"`` if each file holds one class (default: that of the
             existing index, or a feature with the name of a label).
         force: Rebuild a fresh index.
-        from_dali: Build the index from DALI's index files: True for those beside the shards, or
-            their directory.
         to_dali: Write DALI's index files: True for beside the shards, or a directory.
         mmap: Map local shards into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
-        threads: Number of threads (default: the number of CPU cores; with an engine, 1 per task).
-        engine: Where shards are scanned: None for this process, ``"processes"`` for several
-            processes of this machine, ``"ray"`` for a Ray cluster, or an object of
-            :mod:`covey.engines`. The index is the same.
+        threads: Number of threads (default: the number of CPU cores).
         progress: Show a progress bar (default: if stderr is a terminal).
 
     >>> with RecordWriter("birds.tfrecord") as writer:
@@ -67,17 +57,12 @@ def build_index(
     >>> built.is_new, len(built.index), built.index.metadata.label_strings
     (True, 1, ('owl',))
     """
-    chosen = find_engine(engine)
     layout = find_layout(path, storage_options=storage_options)
     options = IndexBuilder(mmap=mmap, threads=threads, progress=progress)
-    with ExitStack() as stack:
-        if chosen is not None:
-            workers = stack.enter_context(ShardPool(chosen))
-            options = replace(options, workers=workers)
-        return tuple(
-            _build_split(layout, name, label, options, force, from_dali, to_dali)
-            for name in choose_splits(layout, split)
-        )
+    return tuple(
+        _build_split(layout, name, label, options, force, to_dali)
+        for name in choose_splits(layout, split)
+    )
 
 
 def _build_split(
@@ -86,24 +71,24 @@ def _build_split(
     label: str | None,
     options: IndexBuilder,
     force: bool,
-    from_dali: AnyPath | bool,
     to_dali: AnyPath | bool,
 ) -> IndexResult:
     started = time.perf_counter()
     split = layout.splits[name]
     state = find_index_state(split)
     index = state.index
-    is_new = force or from_dali is not False
+    is_new = force
     if index is None or is_new or label not in (None, index.metadata.label):
         is_new = True
-        index = _build(layout, split, state, label, options, from_dali)
+        index = _build(layout, split, state, label, options)
         if state.metadata is not None and state.kind != "stale":
             index = replace(index, metadata=replace(index.metadata, parts=state.metadata.parts))
     if is_new or not state.is_beside:
         _store(split, index)
     exported: list[str] = []
     if to_dali is not False:
-        exported = export_dali(index, split.files, _dali_directory(to_dali, "to_dali"))
+        directory = None if to_dali is True else parse_path(to_dali, "to_dali")
+        exported = export_dali(index, split.files, directory)
     seconds = time.perf_counter() - started
     return IndexResult(name, index, is_new, tuple(exported), _differences(split, index), seconds)
 
@@ -114,7 +99,6 @@ def _build(
     state: IndexState,
     label: str | None,
     options: IndexBuilder,
-    from_dali: AnyPath | bool,
 ) -> Index:
     metadata = state.metadata
     builder = replace(
@@ -126,17 +110,6 @@ def _build(
     if metadata is not None and metadata.order:  # covey's features have details that TFDS' lack
         order = {} if state.kind == "stale" else metadata.order
         builder = replace(builder, features=metadata.features, order=order)
-    if from_dali is not False:
-        builder = DaliIndexBuilder(
-            builder.features,
-            builder.label,
-            order=builder.order,
-            mmap=options.mmap,
-            threads=options.threads,
-            progress=options.progress,
-            workers=options.workers,
-            directory=_absolute(_dali_directory(from_dali, "from_dali")),
-        )
     if metadata is not None and label in (None, metadata.label) and state.kind != "stale":
         # The features or classes of the old index may not be those of the records.
         with suppress(FeatureError):
@@ -146,16 +119,6 @@ def _build(
         with suppress(DatasetError, ExampleError, FeatureError):
             return replace(builder, label=metadata.label).build(split.files)
     return builder.build(split.files)
-
-
-def _dali_directory(directory: AnyPath | bool, option: str) -> str | None:
-    """Return the directory of DALI's index files; None for that of the shards."""
-    return None if directory is True else parse_path(directory, option)
-
-
-def _absolute(directory: str | None) -> str | None:
-    """Return a directory for workers, whose working directory may be another one."""
-    return None if directory is None else open_storage(directory).address(directory)
 
 
 def _store(split: SplitFiles, index: Index) -> None:

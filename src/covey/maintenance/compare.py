@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -56,10 +56,6 @@ class LoadedIndex:
         if self.metadata is None:
             return None
         return self.metadata.compression is not None and not self.metadata.single_stream
-
-    def without_arrays(self) -> LoadedIndex:
-        """Return the metadata alone, to be pickled."""
-        return replace(self, rows=None, classes=None, by_class=None)
 
     def rows_of(self, name: str) -> NDArray[Any] | None:
         """Return the rows of a shard; None if there are none that can be read."""

@@ -6,17 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from covey._progress import Progress, no_progress
+from covey._progress import Progress
 from covey.dataset.layout import Layout, SplitFiles
-from covey.engines import EngineArgument, find_engine
-from covey.engines.shards import ShardItem, ShardPool, scan_located
 from covey.errors import CoveyError, DatasetError, FormatError
 from covey.filenames import (
     ENTRIES_FILE,
@@ -30,7 +24,6 @@ from covey.filenames import (
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
 from covey.maintenance.compare import (
-    LoadedIndex,
     compare_classes,
     compare_features,
     compare_shard,
@@ -66,7 +59,6 @@ def verify(
     mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
-    engine: EngineArgument = None,
     progress: bool | None = None,
 ) -> Report:
     """Verify a dataset, or TFRecord files of Examples, and report all problems.
@@ -79,10 +71,7 @@ def verify(
         split: Name of the split to verify, or several: ``"train+test"`` (default: all).
         mmap: Map local files into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
-        threads: Number of threads (default: the number of CPU cores; with an engine, 1 per task).
-        engine: Where shards are scanned: None for this process, ``"processes"`` for several
-            processes of this machine, ``"ray"`` for a Ray cluster, or an object of
-            :mod:`covey.engines`. The report is the same.
+        threads: Number of threads (default: the number of CPU cores).
         progress: Show a progress bar (default: if stderr is a terminal).
 
     Raises:
@@ -94,8 +83,7 @@ def verify(
     True
     """
     started = time.perf_counter()
-    chosen = find_engine(engine)
-    thread_count(threads)
+    count = thread_count(threads)
     problems = Problems()
     layout = find_readable_layout(path, storage_options, problems)
     names = choose_splits(layout, split)
@@ -105,12 +93,8 @@ def verify(
         total = None if None in known else sum(sum(each or ()) for each in known)
         bar = stack.enter_context(Progress(progress, total, "verifying"))
         splits = [_SplitCheck(layout, name, stack, bar.add, mmap) for name in names]
-        if chosen is None:
-            scans = [scan for each in splits for scan in each.scans()]
-            scanned = iter(scan_shards(scans, thread_count(threads)))
-        else:
-            workers = stack.enter_context(ShardPool(chosen))
-            scanned = iter(_scan_in(workers, splits, bar, threads or 1))
+        scans = [scan for each in splits for scan in each.scans()]
+        scanned = iter(scan_shards(scans, count))
         for each in splits:
             each.finish([next(scanned) for _ in each.files.names])
         found = [problems, *(part for each in splits for part in each.problems)]
@@ -163,24 +147,19 @@ class _SplitCheck:
                 label = None
         names = None if metadata is None else metadata.label_strings
         examples = ExampleCheck(features, label, names)
-        scanner = ShardScanner(name, self.files, examples, progress, self._split.records, mmap)
-        self._check = _ShardCheck(scanner, self._index)
+        self._scanner = ShardScanner(
+            name, self.files, examples, progress, self._split.records, mmap
+        )
 
     def scans(self) -> list[Callable[[Executor | None], CheckedShard]]:
         """Return a function for each shard that scans it and compares it with the index."""
-        return [
-            partial(self._check.check, number, self.rows_of(number))
-            for number in range(len(self.files.names))
-        ]
+        return [partial(self._scan, number) for number in range(len(self.files.names))]
 
-    def rows_of(self, number: int) -> NDArray[Any] | None:
-        """Return the rows of a shard in the index."""
-        return self._index.rows_of(self.files.names[number])
-
-    def picklable(self) -> _ShardCheck:
-        """Return the check of a shard, for another process."""
-        scanner = replace(self._check.scanner, progress=no_progress)
-        return _ShardCheck(scanner, self._index.without_arrays())
+    def _scan(self, number: int, executor: Executor | None) -> CheckedShard:
+        shard = self._scanner.scan(number, executor, by_member=self._index.by_member)
+        compare_shard(self._index, self._index.rows_of(shard.name), shard)
+        shard.rows, shard.surveys, shard.strings = None, [], set()  # they take memory
+        return shard
 
     def finish(self, shards: list[CheckedShard]) -> None:
         """Compare all shards with the metadata."""
@@ -195,79 +174,6 @@ class _SplitCheck:
         """Problems of the index, of each shard, and of the split."""
         shards = [shard.problems for shard in self.shards]
         return [self._index_problems, *shards, self._split_problems]
-
-
-@dataclass(frozen=True)
-class _ShardCheck:
-    """The verification of any shard of a split."""
-
-    scanner: ShardScanner
-    index: LoadedIndex
-
-    def check(
-        self, number: int, rows: NDArray[Any] | None, executor: Executor | None
-    ) -> CheckedShard:
-        """Scan a shard and compare it with its rows in the index.
-
-        Args:
-            number: Index of the shard.
-            rows: Rows of the shard.
-            executor: Executor that checks the blocks; None checks them in this thread.
-        """
-        shard = self.scanner.scan(number, executor, by_member=self.index.by_member)
-        compare_shard(self.index, rows, shard)
-        shard.rows, shard.surveys, shard.strings = None, [], set()  # they take memory
-        return shard
-
-
-def _scan_in(
-    workers: ShardPool, splits: Sequence[_SplitCheck], bar: Progress, threads: int
-) -> list[CheckedShard]:
-    """Scan the shards of all splits in workers."""
-    items: list[ShardItem] = []
-    at: list[tuple[int, int]] = []
-    for position, split in enumerate(splits):
-        for number, (path, size) in enumerate(zip(split.files.paths, _sizes(split), strict=True)):
-            items.append(ShardItem(len(at), path, size))
-            at.append((position, number))
-
-    def payload(item: int) -> tuple[int, int, NDArray[Any] | None]:
-        position, number = at[item]
-        rows = splits[position].rows_of(number)
-        return position, number, None if rows is None else np.array(rows)
-
-    context = [split.picklable() for split in splits], threads
-    found: dict[int, CheckedShard] = {}
-    for group, shards in workers.scan(
-        _check_group, context, items, bar, "verifying", payload=payload
-    ):
-        found.update(zip(group, shards, strict=True))
-    return [found[item] for item in range(len(items))]
-
-
-def _sizes(split: _SplitCheck) -> list[int]:
-    """Return the sizes of shards; 0 if they are unknown: a scan reports why."""
-    try:
-        stats = split.files.storage.stat(split.files.paths)
-    except OSError:
-        return [0] * len(split.files.paths)
-    return [0 if stat is None else stat.size for stat in stats]
-
-
-def _check_group(
-    context: tuple[Sequence[_ShardCheck], int],
-    items: Sequence[tuple[int, tuple[int, int, NDArray[Any] | None]]],
-    progress: Callable[[int, int], None],
-) -> list[CheckedShard]:
-    """Verify shards in a worker."""
-    checks, threads = context
-    shards: list[CheckedShard] = []
-    for _, (position, number, rows) in items:
-        scanner = replace(checks[position].scanner, progress=progress)
-        check = partial(replace(checks[position], scanner=scanner).check, number, rows)
-        path = scanner.files.paths[number]
-        shards += scan_located(path, partial(scan_shards, [check], threads))
-    return shards
 
 
 def expected_features(
