@@ -17,7 +17,8 @@ import numpy as np
 
 import covey
 from covey.engines import Engine, Pool
-from covey.engines.base import Outcome, Shared, Threads, run_call
+from covey.engines.pools import Shared, Threads
+from covey.engines.tasks import Outcome, run_call
 from covey.index.format import content_checksum
 
 TOKEN = re.compile(rb"\d{8}T\d{6}-[0-9a-f]{8}")
@@ -54,17 +55,13 @@ class ThreadEngine(Engine):
     pieces: int | None = None
     workers: int = 2
 
-    @property
-    def name(self) -> str:
-        return "threads"
-
     def start(self) -> Pool:
         return _PicklingThreads(self.workers)
 
 
 class _PicklingThreads(Threads):
-    def submit(self, call: Callable[[], Any]) -> Future[Outcome]:
-        data = pickle.dumps(call)
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Outcome]:
+        data = pickle.dumps((function, arguments))
         return self._executor.submit(lambda: pickle.loads(pickle.dumps(_run(data))))
 
     def share(self, value: Any, directory: Path) -> Shared:
@@ -72,7 +69,8 @@ class _PicklingThreads(Threads):
 
 
 def _run(data: bytes) -> Outcome:
-    return run_call(pickle.loads(data))
+    function, arguments = pickle.loads(data)
+    return run_call(function, *arguments)
 
 
 class Squares:

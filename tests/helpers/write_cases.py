@@ -82,10 +82,6 @@ class Started(Engine):
     pool: Pool
     pieces: int | None
 
-    @property
-    def name(self) -> str:
-        return "started"
-
     def start(self) -> Pool:
         return _Open(self.pool)  # type: ignore[return-value]
 
@@ -97,8 +93,8 @@ class _Open:
         self._pool = pool
         self._submitted: list[Future[Any]] = []
 
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        future = self._pool.submit(call)
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future = self._pool.submit(function, *arguments)
         self._submitted.append(future)
         return future
 

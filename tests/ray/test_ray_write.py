@@ -23,7 +23,7 @@ from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceEr
 from covey.writing.commit import Staging
 
 STORE_BYTES = 80 << 20
-TEMPORARY = "covey-engine-*"
+TEMPORARY = "covey-*"
 
 
 class TestCluster:
@@ -247,7 +247,7 @@ def test_a_datasink_that_fails_changes_nothing(cluster, tmp_path):
     ],
 )
 def test_two_nodes_are_killed(cluster, expected, tmp_path, points):
-    """Tasks are run again elsewhere, and pieces whose runs are lost are read again."""
+    """Ray runs tasks again elsewhere: runs are in the directory that all nodes share."""
     cluster.resize(3)
     thread = cluster.kill_at(*points)
     write(Squares(300), tmp_path / "a" / "birds", shards=5, engine=Ray(pieces=7))

@@ -1,4 +1,4 @@
-"""Engines: where the tasks of :func:`covey.write` run.
+"""Engines: where the tasks of :func:`covey.write` and :func:`covey.commit` run.
 
 ``engine="processes"`` and ``engine="ray"`` are engines with default options; an object of this
 module has others::
@@ -6,9 +6,8 @@ module has others::
     covey.write(photos, "data/birds", engine=covey.engines.Ray(num_cpus=2, max_retries=5))
 """
 
-from covey.engines.base import Engine, EngineArgument, Pool, find_engine
-from covey.engines.processes import Processes
-from covey.engines.ray import Ray
+from covey.engines.options import Engine, EngineArgument, Processes, Ray, find_engine
+from covey.engines.pools import Pool
 from covey.engines.tasks import Task, run_tasks
 
 __all__ = [

@@ -125,14 +125,12 @@ def class_sizes(table: NDArray[Any]) -> ClassSizes:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A run on the disk of a node, with its table."""
+    """A run on disk or at a URL, with its table."""
 
     path: str
     """File of the frames; those of the rows and of the table have the same stem."""
     records: int
     bytes: int
-    node: str = ""
-    """Node that has the files; an empty string if all nodes share them."""
     storage_options: Mapping[str, Any] | None = None
     """Storage options, if the path is a URL."""
     is_trusted: bool = True
@@ -148,15 +146,13 @@ def _stem(path: str) -> str:
     return path.removesuffix(".frames")
 
 
-def finish_run(
-    run: Run, order: RecordOrder, bits: int, node: str
-) -> tuple[RunFile, NDArray[Any], int]:
+def finish_run(run: Run, order: RecordOrder, bits: int) -> tuple[RunFile, NDArray[Any], int]:
     """Write the table of a run; return the run, the table and the length of the longest record."""
     rows: Any = np.zeros(0, ROW_DTYPE)
     if run.rows:
         rows = np.memmap(run.rows_path, ROW_DTYPE, "r", shape=(run.rows,))
     table = make_table(rows, order, bits)
-    found = RunFile(str(run.path), run.rows, int(table["bytes"].sum()), node)
+    found = RunFile(str(run.path), run.rows, int(table["bytes"].sum()))
     ends = table.copy()
     for name in ("records", "bytes"):
         ends[name] = np.cumsum(table[name])
@@ -164,27 +160,45 @@ def finish_run(
     return found, table, int(rows["length"].max()) if run.rows else 0
 
 
-def read_buckets(
-    run: RunFile, first: Bucket, last: Bucket, frames: bool = True
-) -> tuple[bytes, bytes]:
-    """Return the rows and the frames of some buckets of a run, which is on this node.
+class RunReader:
+    """Reads buckets of a run.
 
     Args:
         run: The run.
-        first: First bucket.
-        last: Last bucket, which is included.
-        frames: Whether to read the frames.
+        first: First bucket that is read (default: the first one of the run).
+        last: Last bucket that is read (default: the last one of the run).
     """
-    data_path, rows_path, table_path = run.files
-    table = _open_ends(run, table_path)
-    begin = _bisect(table, first, bisect.bisect_left)
-    end = _bisect(table, last, bisect.bisect_right)
-    (row, offset), (last_row, last_offset) = (_ends_before(table, at) for at in (begin, end))
-    if not (0 <= row <= last_row <= run.records and 0 <= offset <= last_offset <= run.bytes):
-        raise FormatError("the buckets are not those of its records", path=table_path)
-    size = ROW_DTYPE.itemsize
-    rows = _read_at(run, rows_path, row * size, (last_row - row) * size)
-    return rows, _read_at(run, data_path, offset, last_offset - offset) if frames else b""
+
+    def __init__(
+        self, run: RunFile, first: Bucket | None = None, last: Bucket | None = None
+    ) -> None:
+        self.run = run
+        table = _open_ends(run)
+        begin = 0 if first is None else _bisect(table, first, bisect.bisect_left)
+        end = len(table) if last is None else _bisect(table, last, bisect.bisect_right)
+        # Only these buckets are held: a task reads a few of many runs.
+        self._table = np.array(table[begin:end])
+        self._before = _ends_before(table, begin)
+
+    def read(self, first: Bucket, last: Bucket, *, frames: bool = True) -> tuple[bytes, bytes]:
+        """Return the rows and the frames of buckets.
+
+        Args:
+            first: First bucket.
+            last: Last bucket, which is included.
+            frames: Whether to read the frames.
+        """
+        begin = _bisect(self._table, first, bisect.bisect_left)
+        end = _bisect(self._table, last, bisect.bisect_right)
+        (row, offset), (last_row, last_offset) = (
+            _ends_before(self._table, at) if at else self._before for at in (begin, end)
+        )
+        run, (data_path, rows_path, table_path) = self.run, self.run.files
+        if not (0 <= row <= last_row <= run.records and 0 <= offset <= last_offset <= run.bytes):
+            raise FormatError("the buckets are not those of its records", path=table_path)
+        size = ROW_DTYPE.itemsize
+        rows = _read_at(run, rows_path, row * size, (last_row - row) * size)
+        return rows, _read_at(run, data_path, offset, last_offset - offset) if frames else b""
 
 
 def _bisect(table: NDArray[Any], bucket: Bucket, search: Callable[..., int]) -> int:
@@ -198,13 +212,9 @@ def _ends_before(table: NDArray[Any], at: int) -> tuple[int, int]:
     return int(row["records"]), int(row["bytes"])
 
 
-def read_tables(runs: Sequence[RunFile]) -> list[NDArray[Any]]:
-    """Return the tables of runs of this node."""
-    return [_read_table(run, run.files[2]) for run in runs]
-
-
-def _open_ends(run: RunFile, path: str) -> NDArray[Any]:
+def _open_ends(run: RunFile) -> NDArray[Any]:
     """Return the table on disk, which has the sums of records and bytes up to each bucket."""
+    path = run.files[2]
     if is_remote(path):
         data: Any = np.frombuffer(open_storage(path, run.storage_options).read(path), np.uint8)
     else:
@@ -218,20 +228,14 @@ def _open_ends(run: RunFile, path: str) -> NDArray[Any]:
     return table
 
 
-def _read_table(run: RunFile, path: str) -> NDArray[Any]:
-    table = np.array(_open_ends(run, path))
+def read_table(run: RunFile) -> NDArray[Any]:
+    """Return the table of a run."""
+    table = np.array(_open_ends(run))
     for name in ("records", "bytes"):
         table[name] = np.diff(table[name], prepend=np.uint64(0))
     if int(table["records"].sum()) != run.records or int(table["bytes"].sum()) != run.bytes:
-        raise FormatError(f"the buckets do not have {run.records:,} records", path=path)
+        raise FormatError(f"the buckets do not have {run.records:,} records", path=run.files[2])
     return table
-
-
-def read_all_buckets(
-    runs: Sequence[RunFile], first: Bucket, last: Bucket, frames: bool = True
-) -> list[tuple[bytes, bytes]]:
-    """Return the rows and frames of some buckets of several runs of this node."""
-    return [read_buckets(run, first, last, frames) for run in runs]
 
 
 def _read_at(run: RunFile, path: str, offset: int, size: int) -> bytes:

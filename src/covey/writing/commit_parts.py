@@ -17,11 +17,8 @@ from covey._locks import reporting_failures
 from covey._progress import Progress
 from covey._text import list_names
 from covey.dataset_info import DatasetInfo
-from covey.engines.base import (
-    EngineArgument,
-    Threads,
-    find_engine,
-)
+from covey.engines import EngineArgument, find_engine
+from covey.engines.pools import Threads
 from covey.errors import DatasetError, FormatError, checks_keywords
 from covey.filenames import INFO_FILE
 from covey.index.format import content_checksum
@@ -130,6 +127,7 @@ def commit(
             )
         subject = f"{writer.target.name} {', '.join(options.splits)}"
         bar = stack.enter_context(Progress(progress, None, "reading", subject=subject))
+        scratch = stack.enter_context(writer.scratch(chosen))
         with Threads() if chosen is None else chosen.start() as pool:
             work = DistributedWrite(
                 pool,
@@ -139,6 +137,7 @@ def commit(
                 joined,
                 writer.staging.path,
                 bar,
+                scratch=scratch,
                 columns=columns,
                 bits=bits,
             )

@@ -10,14 +10,13 @@ that sorts them::
 
 The main process sums the tables, and determines the features, the classes and the boundaries of the
 shards as a local write does. It holds no records. Every task can be repeated: its files have names
-that no other attempt has. If a node is lost, the pieces whose runs it had are read again.
+that no other attempt has, in a directory or at a URL that all workers share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._progress import Progress
-from covey.engines.base import Here, Outcome, Pool, Shared, run_call
-from covey.engines.tasks import Task, run_tasks
-from covey.errors import CoveyError, TaskError
+from covey.engines.pools import Here, Pool, Shared
+from covey.engines.tasks import Outcome, Task, run_call, run_tasks
+from covey.errors import CoveyError
 from covey.labels import Classes, ClassIds
 from covey.results import SkippedRecord
 from covey.schema.codec import Rounding, add_rounding
@@ -50,6 +49,7 @@ from covey.writing.map_stage import (
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import final_classes
 from covey.writing.pieces import Piece, PiecePlan, file_bytes, plan_pieces, plan_tables
+from covey.writing.scratch import Scratch
 from covey.writing.survey import (
     BucketTotals,
     MappedPiece,
@@ -79,6 +79,7 @@ class DistributedWrite:
         inputs: Input of each split.
         joined: The schema of all splits.
         directory: Directory of temporary files.
+        scratch: Where tasks write runs (default: the directory).
         progress: Progress bar.
         pieces: Number of pieces; None to choose it.
         columns: Final features and classes, if the inputs are columns.
@@ -96,6 +97,7 @@ class DistributedWrite:
         directory: Path,
         progress: Progress,
         *,
+        scratch: Scratch | None = None,
         pieces: int | None = None,
         columns: Classes | None = None,
         bits: int | None = None,
@@ -104,7 +106,7 @@ class DistributedWrite:
         self.options = options
         self.schema = schema
         self.progress = progress
-        self.files = pool.files(directory)
+        self.scratch = Scratch(str(directory)) if scratch is None else scratch
         self.skipped: list[list[SkippedRecord]] = [[] for _ in options.splits]
         """The skipped examples of each split."""
         self.has_keys: dict[int, bool] = {}
@@ -120,7 +122,6 @@ class DistributedWrite:
         self._total: int | None = None
         self._context: MapContext | None = None
         self._shared: Shared | None = None
-        self._rewriting: Shared | None = None
         self._mapped: dict[int, MappedPiece] = {}
         self._class_ids = ClassIds(schema.known_classes)
         self._candidates = LabelCandidates()
@@ -159,7 +160,7 @@ class DistributedWrite:
             self._joined.class_names,
             base,
             inputs,
-            self.files,
+            self.scratch,
             self._bits,
             label,
         )
@@ -177,7 +178,6 @@ class DistributedWrite:
 
     def _keep(self, piece: Piece, result: MapResult, ids: NDArray[np.int32]) -> None:
         """Keep the runs of a piece, without its tables and strings."""
-        self.files.retain(result.node)
         empty = np.zeros(0, TABLE_DTYPE)
         groups = tuple(
             replace(group, kind=self._totals.find(group.kind), table=empty)
@@ -213,7 +213,7 @@ class DistributedWrite:
             yield remote.pop(task.index), result
         for piece in local:
             assert self._context is not None
-            outcome: Outcome = run_call(partial(map_piece, Here(self._context), piece))
+            outcome: Outcome = run_call(map_piece, Here(self._context), piece)
             if outcome.error is not None:
                 if isinstance(outcome.error, CoveyError):
                     outcome.error.task = piece.name(self._total)
@@ -222,8 +222,7 @@ class DistributedWrite:
 
     def _map_task(self, piece: Piece) -> Task[MapResult]:
         assert self._shared is not None
-        call = partial(map_piece, self._shared, piece)
-        return Task(piece.name(self._total), lambda: call, piece.index)
+        return Task(piece.name(self._total), map_piece, (self._shared, piece), piece.index)
 
     # Between the stages.
 
@@ -271,35 +270,31 @@ class DistributedWrite:
             survey = replace(survey, held_out=found)
         return survey
 
-    def _query(self, mapped: MappedPiece, function: Callable[..., Any]) -> list[Any]:
+    def _query(
+        self, mapped: MappedPiece, function: Callable[..., Any], *arguments: Any
+    ) -> list[Any]:
         """Return the results of a function for each group of a piece, which workers call."""
-        index = mapped.piece.index
-
-        def make(position: int) -> Callable[[], Any]:
-            group = self._mapped[index].result.groups[position]  # another one after a recovery
-            size = self.options.memory_limit // _SCAN_SHARE
-            return partial(function, group, files=self.files, size=size)
-
+        size = self.options.memory_limit // _SCAN_SHARE
         tasks = [
-            Task(mapped.name, partial(make, position), position)
-            for position in range(len(mapped.result.groups))
+            Task(mapped.name, function, (group, *arguments, size), position)
+            for position, group in enumerate(mapped.result.groups)
         ]
-        results = run_tasks(self.pool, tasks, recover=self.recover)
+        results = run_tasks(self.pool, tasks)
         return [each for _, each in sorted((task.index, result) for task, result in results)]
 
     # Rewrite.
 
     def _rewrite(self, survey: Survey) -> None:
         context = RewriteContext(
-            self.options, survey.inferred, survey.classes, survey.held_out, self.files, self._bits
+            self.options, survey.inferred, survey.classes, survey.held_out, self.scratch, self._bits
         )
-        self._rewriting = self.pool.share(context, self.directory)
-        tasks = [task for index in sorted(self._mapped) for task in self._rewrite_tasks(index)]
+        shared = self.pool.share(context, self.directory)
+        tasks = list(self._rewrite_tasks(survey, shared))
         if not tasks:
             return
         total = sum(mapped.result.records for mapped in self._mapped.values())
         self.progress.begin(phase("encoding", 0, len(tasks)), total)
-        results = run_tasks(self.pool, tasks, recover=self.recover)
+        results = run_tasks(self.pool, tasks)
         for done, (task, groups) in enumerate(results, 1):
             for group in groups:
                 self._rewritten_totals.add(group)
@@ -308,67 +303,25 @@ class DistributedWrite:
             runs = [run for group in groups for run in group.runs]
             self.progress.add(sum(run.records for run in runs), sum(run.bytes for run in runs))
 
-    def _rewrite_tasks(self, index: int) -> list[Task[tuple[GroupRuns, ...]]]:
-        """Return the tasks that rewrite groups of a piece."""
-        assert self._survey is not None
-        return [
-            Task(
-                self._mapped[index].name,
-                partial(self._make_rewrite, index, position),
-                index << _GROUP_BITS | position,
-            )
-            for position, group in enumerate(self._mapped[index].result.groups)
-            if self._survey.needs_rewrite(group.kind, self.options.order)
-        ]
-
-    def _make_rewrite(self, index: int, position: int) -> Callable[[], tuple[GroupRuns, ...]]:
-        assert self._rewriting is not None
-        assert self._survey is not None
-        mapped = self._mapped[index]
-        final_ids = self._survey.final_ids[mapped.ids]
-        return partial(rewrite_group, self._rewriting, mapped.result.groups[position], final_ids)
+    def _rewrite_tasks(self, survey: Survey, shared: Shared) -> Iterator[Task[Any]]:
+        """Yield the tasks that rewrite groups."""
+        for index, mapped in sorted(self._mapped.items()):
+            final_ids = survey.final_ids[mapped.ids]
+            for position, group in enumerate(mapped.result.groups):
+                if survey.needs_rewrite(group.kind, self.options.order):
+                    number = index << _GROUP_BITS | position
+                    yield Task(mapped.name, rewrite_group, (shared, group, final_ids), number)
 
     def _keep_rewritten(self, task: Task[Any], groups: tuple[GroupRuns, ...]) -> None:
         index, position = task.index >> _GROUP_BITS, task.index & (1 << _GROUP_BITS) - 1
         mapped, empty = self._mapped[index], np.zeros(0, TABLE_DTYPE)
-        for group in groups:
-            for run in group.runs:
-                self.files.retain(run.node)
         mapped.rewritten[position] = tuple(
             replace(group, kind=self._rewritten_totals.find(group.kind), table=empty)
             for group in groups
         )
-        # Runs on other nodes are removed at the end. Those of parts are kept until the commit.
-        if self._shared is not None:
-            own = self.files.node()
-            remove_runs([run for run in mapped.result.groups[position].runs if run.node == own])
-
-    # Lost nodes.
-
-    def recover(self, nodes: tuple[str, ...]) -> None:
-        """Map the pieces again whose runs were on lost nodes; the results are the same.
-
-        Raises:
-            TaskError: If a piece cannot be read again.
-        """
-        pieces = {
-            index: mapped
-            for index, mapped in self._mapped.items()
-            if any(run.node in nodes for group, _ in mapped.final_groups() for run in group.runs)
-        }
-        if self._shared is None and pieces:
-            raise TaskError(
-                "its records are lost with their node, and cannot be read again",
-                task=pieces[min(pieces)].name,
-                remedy="write again",
-            )
-        for piece, result in self._map([mapped.piece for mapped in pieces.values()]):
-            before = pieces[piece.index]
-            self._keep(piece, result, before.ids)
-            if before.rewritten:
-                tasks = self._rewrite_tasks(piece.index)
-                for task, groups in run_tasks(self.pool, tasks, recover=self.recover):
-                    self._keep_rewritten(task, groups)
+        # Runs at a URL are removed at the end. Those of parts are kept until the commit.
+        if self._shared is not None and not self.scratch.is_url:
+            remove_runs(mapped.result.groups[position].runs)
 
     # Records of a split.
 
@@ -406,6 +359,6 @@ class DistributedWrite:
         """Return the key of an example, which is read again; None if that is not possible."""
         if piece.is_local or self._shared is None:
             return None
-        call = partial(find_key, self._shared, piece, example - piece.begin)
-        ((_, key),) = run_tasks(self.pool, [Task("key", lambda: call)])
+        task = Task("key", find_key, (self._shared, piece, example - piece.begin))
+        ((_, key),) = run_tasks(self.pool, [task])
         return key

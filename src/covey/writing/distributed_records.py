@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from covey._progress import Progress
-from covey.engines.base import Shared
+from covey.engines.pools import Shared
 from covey.engines.tasks import Task, run_tasks
 from covey.errors import DuplicateKeyError
 from covey.index import IndexWriter
@@ -18,7 +17,7 @@ from covey.index.format import Shard
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary, join_summaries
-from covey.shuffle.buckets import RunFile, class_sizes
+from covey.shuffle.buckets import class_sizes
 from covey.shuffle.keys import ClassSizes, Part, duplicate_error
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.columns import RecordsToWrite
@@ -108,27 +107,30 @@ class DistributedRecords:
         """
         self._check_unique()
         planned = self._plan(cuts)
-        shared = _Refreshed(
-            lambda: self._context(cuts, target(len(planned)), compression, compression_level)
-        )
+
+        def share() -> Shared:
+            return self._context(cuts, target(len(planned)), compression, compression_level)
+
+        shared = share()
         if cuts.unit == "bytes" and self._longest + FRAME_BYTES >= int(
             np.diff(cuts.ends, prepend=0).min()
         ):
             planned = self._drop_empty(planned, shared)
-            shared.refresh()
+            shared = share()
         progress.begin(phase("writing", 0, len(planned)), self.records)
         shards: dict[int, Shard] = {}
         images: list[Any] = []
         tasks = [
             Task(
                 f"shard {task.shard + 1} of {len(planned)}",
-                _call(write_shard, shared, replace(task, index_shard=first + task.shard)),
+                write_shard,
+                (shared, replace(task, index_shard=first + task.shard)),
                 task.shard,
             )
             for task in planned
         ]
         result: ShardResult
-        for _, result in self._run(tasks, shared):
+        for _, result in self._run(tasks):
             assert result.info is not None
             index.write_at(records_before + result.first, result.rows)
             shards[result.shard] = result.info
@@ -137,25 +139,19 @@ class DistributedRecords:
             progress.add(result.info.records, result.info.bytes)
         return [shards[n] for n in sorted(shards)], join_summaries(images) or {}
 
-    def _drop_empty(self, planned: list[ShardTask], shared: _Refreshed) -> list[ShardTask]:
+    def _drop_empty(self, planned: list[ShardTask], shared: Shared) -> list[ShardTask]:
         """Return the shards that have records: one that is longer than a shard may leave none."""
         tasks = [
-            Task(f"shard {task.shard + 1}", _call(has_records, shared, task), task.shard)
+            Task(f"shard {task.shard + 1}", has_records, (shared, task), task.shard)
             for task in planned
         ]
-        found = {task.index for task, has in self._run(tasks, shared) if has}
+        found = {task.index for task, has in self._run(tasks) if has}
         kept = (task for task in planned if task.shard in found)
         return [replace(task, shard=number) for number, task in enumerate(kept)]
 
-    def _run(
-        self, tasks: Sequence[Task[Any]], shared: _Refreshed
-    ) -> Iterator[tuple[Task[Any], Any]]:
-        def recover(nodes: tuple[str, ...]) -> None:
-            self._write.recover(nodes)
-            shared.refresh()
-
+    def _run(self, tasks: Sequence[Task[Any]]) -> Iterator[tuple[Task[Any], Any]]:
         try:
-            yield from run_tasks(self._write.pool, tasks, recover=recover)
+            yield from run_tasks(self._write.pool, tasks)
         except DuplicateKeyError as error:
             if error.key is not None:
                 raise
@@ -181,17 +177,17 @@ class DistributedRecords:
         if not write.has_keys.get(self._split) or write.options.order.fields == ("high", "low"):
             return
         parts = max(1, self.records * _UNIQUE_BYTES_PER_RECORD // write.options.memory_limit)
-        limit = write.options.memory_limit
-
-        def make(part: int) -> Callable[[], Callable[[], None]]:
-            return lambda: partial(check_unique, self._runs(), write.files, limit, part, parts)
-
-        tasks = [Task(f"keys {part + 1} of {parts}", make(part)) for part in range(parts)]
-        for _ in self._run(tasks, _Refreshed(lambda: None)):
+        runs = tuple(run for run, _ in write.runs(self._split))
+        tasks = [
+            Task(
+                f"keys {part + 1} of {parts}",
+                check_unique,
+                (runs, write.options.memory_limit, part, parts),
+            )
+            for part in range(parts)
+        ]
+        for _ in self._run(tasks):
             pass
-
-    def _runs(self) -> tuple[RunFile, ...]:
-        return tuple(run for run, _ in self._write.runs(self._split))
 
     def _context(
         self, cuts: Cuts, target: ShardTarget, compression: str | None, compression_level: int
@@ -209,7 +205,6 @@ class DistributedRecords:
             compression,
             compression_level,
             write.options.memory_limit,
-            write.files,
             target,
         )
         return write.pool.share(context, write.directory)
@@ -235,25 +230,3 @@ class DistributedRecords:
                 )
             )
         return tasks
-
-
-class _Refreshed:
-    """Shared object that is made again after the runs have changed."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._value: Any = None
-
-    def get(self) -> Any:
-        if self._value is None:
-            self._value = self._make()
-        return self._value
-
-    def refresh(self) -> None:
-        self._value = None
-
-
-def _call(
-    function: Callable[[Shared, ShardTask], Any], shared: _Refreshed, task: ShardTask
-) -> Callable[[], Callable[[], Any]]:
-    return lambda: partial(function, shared.get(), task)

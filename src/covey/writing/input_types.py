@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.engines.ray import dataset_blocks
+from covey.engines.ray_blocks import dataset_blocks
 from covey.errors import DatasetError
 from covey.schema import SparseArray
 from covey.schema.guess import is_hugging_face_file

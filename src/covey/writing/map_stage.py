@@ -7,17 +7,14 @@ is rewritten by a second task, after all pieces are known.
 from __future__ import annotations
 
 import copy
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.engines.base import Files, Shared
+from covey.engines.pools import Shared
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.labels import Classes
 from covey.results import SkippedRecord
@@ -49,6 +46,7 @@ from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup, RecordSorter, select_records
 from covey.writing.pieces import Piece
 from covey.writing.runs import scan, scan_rows
+from covey.writing.scratch import Attempt, Scratch
 
 # The records of a task are held once in memory; another share is for the examples and for sorting.
 _ARENA_SHARE = 3
@@ -65,7 +63,7 @@ class MapContext:
     base: Inference | None
     """Features of the first example, which determines the names of the features."""
     inputs: tuple[Input, ...]
-    files: Files
+    scratch: Scratch
     bits: int
     """Bits of the hash that number a bucket."""
     label: str | None = None
@@ -89,7 +87,6 @@ class MapResult:
     """Result of a map task."""
 
     piece: int
-    node: str
     groups: tuple[GroupRuns, ...]
     examples: int
     """Number of examples that were read."""
@@ -116,29 +113,14 @@ class MapResult:
         return sum(run.bytes for group in self.groups for run in group.runs)
 
 
-class _Directory:
-    """Directory of the runs of one attempt, removed if the attempt fails."""
-
-    def __init__(self, files: Files) -> None:
-        self.path = files.directory() / f"runs-{secrets.token_hex(8)}"
-
-    def __enter__(self) -> Path:
-        self.path.mkdir()
-        return self.path
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
 def map_piece(shared: Shared, piece: Piece) -> MapResult:
     """Read and encode a piece, and write its records as sorted runs."""
     context: MapContext = shared.get()
-    with _Directory(context.files) as directory:
+    with context.scratch.attempt() as attempt:
         try:
             if isinstance(piece.payload, PreparedTable):
-                return _map_table(context, piece, piece.payload, directory)
-            return _map_items(context, piece, directory)
+                return _map_table(context, piece, piece.payload, attempt)
+            return _map_items(context, piece, attempt)
         except CoveyError as error:
             is_shifted = error.example is not None and error.example >= piece.first
             if error.example is not None and is_shifted:
@@ -152,10 +134,10 @@ def _task_options(options: WriteOptions) -> WriteOptions:
     return replace(options, memory_limit=max(1, options.memory_limit // _ARENA_SHARE))
 
 
-def _map_items(context: MapContext, piece: Piece, directory: Path) -> MapResult:
+def _map_items(context: MapContext, piece: Piece, attempt: Attempt) -> MapResult:
     options, schema = _task_options(context.options), context.schema
     with RecordSorter(
-        directory, options, schema, class_names=context.class_names, check_keys=False
+        attempt.directory, options, schema, class_names=context.class_names, check_keys=False
     ) as sorter:
         sorter.begin_split(piece.split)
         encoder = ItemEncoder(options, schema, sorter)
@@ -180,10 +162,9 @@ def _map_items(context: MapContext, piece: Piece, directory: Path) -> MapResult:
             else:
                 inference = found
         sorter.wait()
-        groups = _finish(sorter.detach(), context.files, context.bits)
+        groups = _finish(sorter.detach(), attempt, context.bits)
         return MapResult(
             piece.index,
-            context.files.node(),
             groups,
             examples,
             dict(sorter.has_keys),
@@ -252,7 +233,7 @@ def _encode_columns(
 
 
 def _map_table(
-    context: MapContext, piece: Piece, table: PreparedTable, directory: Path
+    context: MapContext, piece: Piece, table: PreparedTable, attempt: Attempt
 ) -> MapResult:
     """Encode rows of columns whose features and class ids are final."""
     options, features = context.options, context.schema.features
@@ -263,7 +244,7 @@ def _map_table(
         split = piece.split + number
         has_keys[split] = table.keys is not None
         limit = _task_options(options).memory_limit
-        spool = Spool(directory, memory_limit=limit, order=order, prefix=f"{number}-")
+        spool = Spool(attempt.directory, memory_limit=limit, order=order, prefix=f"{number}-")
         lengths = rows.measure()[chosen]
         for begin, end in cut_by_bytes(lengths, options.chunk_bytes):
             part = chosen[begin:end]
@@ -276,23 +257,22 @@ def _map_table(
             spool.add(block, found)
         kind = RecordGroup(features, split, context.label, order)
         groups.append((kind, spool.detach()))
-    done = _finish(groups, context.files, context.bits)
+    done = _finish(groups, attempt, context.bits)
     rounding = {} if options.features is not None else round_lists(features, table.columns)
-    return MapResult(
-        piece.index, context.files.node(), done, len(rows), has_keys, rounding=rounding
-    )
+    return MapResult(piece.index, done, len(rows), has_keys, rounding=rounding)
 
 
 def _finish(
-    groups: Sequence[tuple[RecordGroup, list[Run]]], files: Files, bits: int
+    groups: Sequence[tuple[RecordGroup, list[Run]]], attempt: Attempt, bits: int
 ) -> tuple[GroupRuns, ...]:
     """Write the tables of runs."""
-    node, found = files.node(), []
+    found = []
     for kind, runs in groups:
-        done = [finish_run(run, kind.order, bits, node) for run in runs]
+        done = [finish_run(run, kind.order, bits) for run in runs]
         table = add_tables([np.zeros(0, TABLE_DTYPE), *(table for _, table, _ in done)])
         longest = max((longest for *_, longest in done), default=0)
-        found.append(GroupRuns(kind, tuple(run for run, *_ in done), table, longest))
+        complete = tuple(attempt.publish(run) for run, *_ in done)
+        found.append(GroupRuns(kind, complete, table, longest))
     return tuple(found)
 
 
@@ -309,7 +289,7 @@ class RewriteContext:
     classes: Classes
     held_out: NDArray[np.int64] | None
     """Class ids to be moved to the second split."""
-    files: Files
+    scratch: Scratch
     bits: int
 
 
@@ -320,15 +300,15 @@ def rewrite_group(
     context: RewriteContext = shared.get()
     options, classes = _task_options(context.options), context.classes
     order = options.order
-    with _Directory(context.files) as directory:
+    with context.scratch.attempt() as attempt:
         targets: dict[int, Spool] = {}
         for run in group.runs:
-            for block, rows in scan(run, context.files, options.memory_limit // _SCAN_SHARE):
+            for block, rows in scan(run, options.memory_limit // _SCAN_SHARE):
                 block, rows = group.kind.convert(block, rows, context.inferred, classes, final_ids)
                 for split, chosen in _divide(rows, group.kind.split, context.held_out):
                     if split not in targets:
                         targets[split] = Spool(
-                            directory,
+                            attempt.directory,
                             memory_limit=options.memory_limit,
                             order=order,
                             prefix=f"{split}-",
@@ -341,7 +321,7 @@ def rewrite_group(
             (RecordGroup(classes.features, split, classes.label, order), spool.detach())
             for split, spool in sorted(targets.items())
         ]
-        return _finish(done, context.files, context.bits)
+        return _finish(done, attempt, context.bits)
 
 
 def _divide(
@@ -360,13 +340,11 @@ def _divide(
 # Queries of the main process.
 
 
-def integer_ranges(
-    group: GroupRuns, *, names: Sequence[str], files: Files, size: int
-) -> dict[str, tuple[int, int]]:
+def integer_ranges(group: GroupRuns, names: Sequence[str], size: int) -> dict[str, tuple[int, int]]:
     """Return the smallest and the largest integer of features in the records of a group, and 0."""
     found = dict.fromkeys(names, (0, 0))
     for run in group.runs:
-        for block, _ in scan(run, files, size):
+        for block, _ in scan(run, size):
             for name in names:
                 own = integer_range(group.kind.features, block, name)
                 found[name] = join_ranges(found[name], own)
@@ -374,12 +352,7 @@ def integer_ranges(
 
 
 def find_labels(
-    group: GroupRuns,
-    *,
-    inferred: Features,
-    classes: Classes | None,
-    files: Files,
-    size: int,
+    group: GroupRuns, inferred: Features, classes: Classes | None, size: int
 ) -> NDArray[np.int64]:
     """Return the distinct class ids of the records of a group, provisional if its rows have these.
 
@@ -387,16 +360,15 @@ def find_labels(
         group: The group.
         inferred: The features before a string label became a ClassLabel, with its default.
         classes: The final features and classes, if the rows of a group have no class ids.
-        files: Files of the workers.
         size: Bytes of records to read at once.
     """
     parts = [np.zeros(0, np.int64)]
     has_ids = classes is None or group.kind.label == classes.label
     for run in group.runs:
         if classes is None or has_ids:
-            parts += [np.unique(rows["label"]) for rows in scan_rows(run, files, size)]
+            parts += [np.unique(rows["label"]) for rows in scan_rows(run, size)]
             continue
-        for block, rows in scan(run, files, size):
+        for block, rows in scan(run, size):
             _, rows = group.kind.convert(block, rows, inferred, classes, parts[0])
             parts.append(np.unique(rows["label"]))
     return np.unique(np.concatenate(parts))
@@ -418,6 +390,6 @@ def find_key(shared: Shared, piece: Piece, offset: int) -> Key | None:
 
 
 def remove_runs(runs: Sequence[RunFile]) -> None:
-    """Delete runs of this node."""
+    """Delete runs in a directory."""
     for run in runs:
         remove_run(run)

@@ -25,7 +25,7 @@ from covey.schema import Features
 from covey.schema.guess import Guess
 from covey.schema.infer import Inference, InferenceState
 from covey.schema.json import features_from_json, features_to_json
-from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, make_table, read_tables
+from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, make_table, read_table
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder
 from covey.storage import Storage
 from covey.untrusted import check_name
@@ -312,7 +312,6 @@ def result_from_json(
         inference = content["inference"]
         result = MapResult(
             int(content["piece"]),
-            "",
             tuple(groups),
             int(content["examples"]),
             {int(split): bool(has_keys) for split, has_keys in content["has_keys"].items()},
@@ -417,7 +416,7 @@ def _check_run(
     if crc32c(data) != listed["rows_checksum"]:
         raise FormatError("the checksum does not match", path=rows_path)
     rows = np.frombuffer(data, ROW_DTYPE)
-    (table,) = read_tables([run])
+    table = read_table(run)
     if not np.array_equal(table, make_table(rows, kind.order, bits)):
         raise FormatError("the buckets are not those of its records", path=table_path)
     labels = rows["label"]

@@ -29,10 +29,7 @@ from typing import Any
 from covey._files import sync
 from covey._locks import locked_directory
 from covey._progress import Progress
-from covey.engines.base import (
-    Here,
-    SharedFiles,
-)
+from covey.engines.pools import Here
 from covey.errors import CoveyError, DatasetError
 from covey.index.format import content_checksum
 from covey.results import WriteResult
@@ -55,7 +52,8 @@ from covey.writing.part_files import (
 )
 from covey.writing.part_format import FORMAT_VERSION, parse_part, result_to_json, write_to_json
 from covey.writing.pieces import plan_pieces, plan_tables
-from covey.writing.publish import RemoteStaging, local_copy
+from covey.writing.publish import RemoteStaging
+from covey.writing.scratch import Scratch, local_copy
 from covey.writing.survey import checksum_of_ends, first_inference
 from covey.writing.target import TargetSplit
 from covey.writing.write_steps import resolve_schema
@@ -100,7 +98,7 @@ def write_part(
             joined.class_names,
             base,
             plan.shared,
-            SharedFiles(str(directory)),
+            Scratch(str(directory)),
             bits,
             label,
         )

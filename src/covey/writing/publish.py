@@ -17,11 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import secrets
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,8 +28,6 @@ from covey._locks import (
     DeferredSignals,
     cause,
     interrupted,
-    locked_directory,
-    remove_unlocked,
 )
 from covey._progress import Progress
 from covey.dataset_info import DatasetInfo, dataset_name
@@ -41,23 +36,10 @@ from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sideca
 from covey.index import index_names
 from covey.storage import Stat, open_storage
 from covey.urls import shown
+from covey.writing.scratch import local_copy
 from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20
-_LOCAL_COPY = re.compile("covey-(write|part)-[0-9a-f]{16}")
-
-
-@contextlib.contextmanager
-def local_copy(kind: str) -> Iterator[Path]:
-    """Yield a directory in ``TMPDIR`` for files to be uploaded; remove those of killed processes.
-
-    Args:
-        kind: ``"write"`` or ``"part"``.
-    """
-    parent = Path(tempfile.gettempdir())
-    remove_unlocked(parent, _LOCAL_COPY)
-    with locked_directory(parent / f"covey-{kind}-{secrets.token_hex(8)}", mode=0o700) as directory:
-        yield directory
 
 
 class RemoteStaging:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,18 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey._files import sync
-from covey.engines.base import Files, Shared
+from covey.engines.pools import Shared
 from covey.errors import DuplicateKeyError
 from covey.index.format import Shard, fingerprint, make_index_rows, row_dtype
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary, ImageSurvey
-from covey.shuffle.buckets import RunFile, bucket_groups
+from covey.shuffle.buckets import RunFile, RunReader, bucket_groups, key_of
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder, cut_by_bytes, find_duplicate
 from covey.storage import open_storage
 from covey.tfrecord import Block, RecordWriter
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.runs import frame_offsets, load, scan_rows
+from covey.writing.scratch import local_copy
 from covey.writing.shards import Cuts
 
 # Share of the memory limit of buckets that are read together. They are held as they were read; the
@@ -49,7 +51,6 @@ class ReduceContext:
     compression: str | None
     compression_level: int
     memory_limit: int
-    files: Files
     target: ShardTarget
 
 
@@ -58,17 +59,24 @@ class ShardTarget:
     """Where shards are written."""
 
     directory: str | None
-    """Directory that all nodes share; shards have names in it that are unique to an attempt."""
+    """Directory that all workers share; shards have names in it that are unique to an attempt."""
     url: str = ""
     """URL of the dataset, if there is no directory."""
     names: tuple[str, ...] = ()
     """Final names of the shards of a URL."""
     storage_options: Mapping[str, Any] | None = None
 
-    def local_path(self, shard: int, files: Files) -> Path:
-        """Return a new path for a shard."""
-        directory = files.directory() if self.directory is None else Path(self.directory)
-        return directory / f"{shard:05d}-{secrets.token_hex(8)}"
+    @contextmanager
+    def new_path(self, shard: int) -> Iterator[Path]:
+        """Yield a new path for a shard; remove the file if the block raises."""
+        with local_copy("task") if self.directory is None else nullcontext() as temporary:
+            directory = temporary or Path(self.directory or "")
+            path = directory / f"{shard:05d}-{secrets.token_hex(8)}"
+            try:
+                yield path
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
 
     def finish(self, path: Path, shard: int) -> str:
         """Sync or upload a complete shard; return its name.
@@ -119,7 +127,11 @@ class ShardResult:
 def write_shard(shared: Shared, task: ShardTask) -> ShardResult:
     """Write a shard; see :class:`ShardTask`."""
     context: ReduceContext = shared.get()
-    path = context.target.local_path(task.shard, context.files)
+    with context.target.new_path(task.shard) as path:
+        return _write_shard(context, task, path)
+
+
+def _write_shard(context: ReduceContext, task: ShardTask, path: Path) -> ShardResult:
     writer = RecordWriter(
         path,
         compression=context.compression,
@@ -129,27 +141,23 @@ def write_shard(shared: Shared, task: ShardTask) -> ShardResult:
     images = ImageSurvey(context.features)
     labels: list[NDArray[np.int64]] = []
     first = -1
-    try:
-        with writer:
-            for at, block, classes in _records(context, task):
-                first = at if first < 0 else first
-                images.add(block)
-                writer.write_block(block)
-                labels.append(classes)
-        locations = writer.locations()
-        dtype = row_dtype(compressed=context.compression is not None, labelled=context.is_labelled)
-        classes = np.concatenate([np.zeros(0, np.int64), *labels])
-        rows = make_index_rows(
-            task.index_shard, locations, classes if context.is_labelled else None, dtype
-        )
-        if not len(rows):
-            path.unlink()
-            return ShardResult(task.shard, None, 0, rows, {})
-        size, mark = path.stat().st_size, fingerprint(path)
-        name = context.target.finish(path, task.shard)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    with writer:
+        for at, block, classes in _records(context, task):
+            first = at if first < 0 else first
+            images.add(block)
+            writer.write_block(block)
+            labels.append(classes)
+    locations = writer.locations()
+    dtype = row_dtype(compressed=context.compression is not None, labelled=context.is_labelled)
+    classes = np.concatenate([np.zeros(0, np.int64), *labels])
+    rows = make_index_rows(
+        task.index_shard, locations, classes if context.is_labelled else None, dtype
+    )
+    if not len(rows):
+        path.unlink()
+        return ShardResult(task.shard, None, 0, rows, {})
+    size, mark = path.stat().st_size, fingerprint(path)
+    name = context.target.finish(path, task.shard)
     shard = Shard(name, len(rows), size, mark)
     return ShardResult(task.shard, shard, first, rows, images.summaries())
 
@@ -187,6 +195,10 @@ def _sorted_rows(
     checks = context.is_unique and order.fields == ("high", "low")
     records, size = task.records_before, task.bytes_before
     last = np.zeros(0, ROW_DTYPE)
+    if not len(task.table):
+        return
+    ends = key_of(task.table[0]), key_of(task.table[-1])
+    readers = [RunReader(run, *ends) for run in context.runs]
     for first_bucket, last_bucket in bucket_groups(
         task.table, int(context.memory_limit * _GROUP_SHARE)
     ):
@@ -194,9 +206,7 @@ def _sorted_rows(
         data: Any = None
         parts = [np.zeros(0, ROW_DTYPE)]
         places = [np.zeros(0, np.uint64)]
-        for position, rows, data in load(
-            context.runs, context.files, first_bucket, last_bucket, frames=frames
-        ):
+        for position, rows, data in load(readers, first_bucket, last_bucket, frames=frames):
             ids = context.final_ids[position]
             if ids is not None:
                 rows = rows.copy()
@@ -230,9 +240,7 @@ def _check_neighbours(rows: NDArray[Any]) -> None:
         raise DuplicateKeyError("two examples have the same key", key=None, examples=found)
 
 
-def check_unique(
-    runs: Sequence[RunFile], files: Files, memory_limit: int, part: int, parts: int
-) -> None:
+def check_unique(runs: Sequence[RunFile], memory_limit: int, part: int, parts: int) -> None:
     """Compare the hashes of all records in one of several ranges of hashes.
 
     It is used if records are not sorted by hash.
@@ -243,7 +251,7 @@ def check_unique(
     low, high = 2**64 * part // parts, 2**64 * (part + 1) // parts - 1
     chosen = [np.zeros(0, ROW_DTYPE)]
     for run in runs:
-        for rows in scan_rows(run, files, memory_limit // _CHECK_SHARE):
+        for rows in scan_rows(run, memory_limit // _CHECK_SHARE):
             inside = (rows["high"] >= np.uint64(low)) & (rows["high"] <= np.uint64(high))
             chosen.append(rows[inside])
     joined = np.concatenate(chosen)

@@ -1,4 +1,4 @@
-"""Read runs of records, which may be on other nodes."""
+"""Read runs of records, from a disk or a URL."""
 
 from __future__ import annotations
 
@@ -9,32 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.engines.base import Files
 from covey.errors import FormatError
-from covey.shuffle.buckets import Bucket, RunFile, bucket_groups, read_all_buckets, read_tables
+from covey.shuffle.buckets import Bucket, RunFile, RunReader, bucket_groups, read_table
 from covey.shuffle.keys import ROW_DTYPE
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
 
 
 def load(
-    runs: Sequence[RunFile], files: Files, first: Bucket, last: Bucket, *, frames: bool = True
+    readers: Sequence[RunReader], first: Bucket, last: Bucket, *, frames: bool = True
 ) -> Iterator[tuple[int, NDArray[Any], NDArray[np.uint8]]]:
-    """Yield the rows and frames of some buckets of runs, with the position of the run.
-
-    Raises:
-        NodeLostError: If a node that has some of the runs is lost.
-    """
-    by_node: dict[str, list[int]] = {}
-    for position, run in enumerate(runs):
-        by_node.setdefault(run.node, []).append(position)
-    for node, positions in by_node.items():
-        own = [runs[position] for position in positions]
-        found = files.call(node, read_all_buckets, own, first, last, frames)
-        for position, (rows, data) in zip(positions, found, strict=True):
-            if rows:
-                checked = _check_rows(np.frombuffer(rows, ROW_DTYPE), data, runs[position], frames)
-                yield position, checked, np.frombuffer(data, np.uint8)
+    """Yield the rows and frames of some buckets of runs, with the position of the run."""
+    for position, reader in enumerate(readers):
+        rows, data = reader.read(first, last, frames=frames)
+        if rows:
+            checked = _check_rows(np.frombuffer(rows, ROW_DTYPE), data, reader.run, frames)
+            yield position, checked, np.frombuffer(data, np.uint8)
 
 
 def _check_rows(rows: NDArray[Any], data: bytes, run: RunFile, frames: bool) -> NDArray[Any]:
@@ -56,19 +46,19 @@ def _check_rows(rows: NDArray[Any], data: bytes, run: RunFile, frames: bool) -> 
     return rows
 
 
-def scan(run: RunFile, files: Files, size: int) -> Iterator[tuple[Block, NDArray[Any]]]:
+def scan(run: RunFile, size: int) -> Iterator[tuple[Block, NDArray[Any]]]:
     """Yield all records of a run with their rows, about ``size`` bytes at a time."""
-    (table,) = files.call(run.node, read_tables, [run])
-    for first, last in bucket_groups(table, size):
-        for _, rows, data in load([run], files, first, last):
+    reader = RunReader(run)
+    for first, last in bucket_groups(read_table(run), size):
+        for _, rows, data in load([reader], first, last):
             yield as_block(rows, data), rows
 
 
-def scan_rows(run: RunFile, files: Files, size: int) -> Iterator[NDArray[Any]]:
+def scan_rows(run: RunFile, size: int) -> Iterator[NDArray[Any]]:
     """Yield the rows of all records of a run, about ``size`` bytes at a time."""
-    (table,) = files.call(run.node, read_tables, [run])
-    for first, last in bucket_groups(table, size):
-        for _, rows, _ in load([run], files, first, last, frames=False):
+    reader = RunReader(run)
+    for first, last in bucket_groups(read_table(run), size):
+        for _, rows, _ in load([reader], first, last, frames=False):
             yield rows
 
 

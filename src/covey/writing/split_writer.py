@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey._text import count_of
 from covey._threads import ordered_map
+from covey.engines import Engine
 from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
@@ -36,9 +38,10 @@ from covey.urls import shown
 from covey.writing.commit import Change, ReplacedFiles, Staging, staged
 from covey.writing.distributed_records import DistributedRecords
 from covey.writing.options import WriteOptions
-from covey.writing.part_files import remove_committed
+from covey.writing.part_files import parts_directory, remove_committed
 from covey.writing.publish import RemoteStaging
 from covey.writing.reduce_stage import ShardTarget
+from covey.writing.scratch import Scratch
 from covey.writing.shards import Cuts, plan_cuts, write_shards
 from covey.writing.target import TargetSplit
 
@@ -164,6 +167,25 @@ class SplitWriter:
         """Return the features and the label of the records that remain; None if none do."""
         with locked(self.staging.directory):
             return self.target.known_schema()
+
+    @contextmanager
+    def scratch(self, engine: Engine | None) -> Iterator[Scratch]:
+        """Yield where the tasks of an engine write runs.
+
+        These are beside a dataset at a URL if the workers are on other machines. A main process
+        that is killed leaves them there, as it leaves parts.
+        """
+        if self.remote is None or engine is None or engine.is_local:
+            yield Scratch(str(self.staging.path))
+            return
+        options = self.remote.storage_options
+        storage = open_storage(self._path, options)
+        parent = storage.join(storage.clean(self._path), parts_directory(self._options.splits))
+        found = Scratch(storage.join(parent, f"engine-{secrets.token_hex(8)}"), True, options)
+        try:
+            yield found
+        finally:
+            found.remove()
 
     def write(
         self,

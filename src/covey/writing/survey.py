@@ -9,7 +9,6 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,9 +53,9 @@ class MappedPiece:
                 yield group, group.kind.has_provisional_ids
 
 
-Query = Callable[[MappedPiece, Callable[..., Any]], list[Any]]
+Query = Callable[..., list[Any]]
 """Function that returns the results of another function for each group of a piece. Workers call it,
-with the group, ``files=`` and ``size=``."""
+with the group, the arguments, and the bytes of records to read at once."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ def _names_of_mixed_dtypes(found: Sequence[Inference]) -> list[str]:
 def _integer_ranges(
     mapped: MappedPiece, names: Sequence[str], query: Query
 ) -> dict[str, tuple[int, int]]:
-    ranges = query(mapped, partial(integer_ranges, names=tuple(names)))
+    ranges = query(mapped, integer_ranges, tuple(names))
     return {name: join_ranges((0, 0), *(own[name] for own in ranges)) for name in names}
 
 
@@ -254,7 +253,7 @@ def find_classes(pieces: Sequence[MappedPiece], survey: Survey, query: Query) ->
         # Examples that lack the label have its default, and rows without class ids.
         has_ids = all(kind.label == label for kind in kinds)
         classes = None if has_ids else survey.classes
-        found = query(mapped, partial(find_labels, inferred=survey.inferred, classes=classes))
+        found = query(mapped, find_labels, survey.inferred, classes)
         for kind, ids in zip(kinds, found, strict=True):
             is_provisional = kind.label == label and kind.has_provisional_ids
             parts.append(survey.final_ids[mapped.ids[ids]] if is_provisional else ids)

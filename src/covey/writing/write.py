@@ -37,6 +37,7 @@ from covey.writing.options import (
 from covey.writing.order import RecordSorter
 from covey.writing.parallel import encode_examples
 from covey.writing.parts import write_part
+from covey.writing.scratch import Scratch
 from covey.writing.split_inputs import divide_by_feature, join_inputs, normalize_splits
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.write_steps import resolve_schema, write_ordered
@@ -265,11 +266,17 @@ class _WriteCall:
             bar = Progress(self.progress, self.joined.length, "reading", subject=subject)
             progress = stack.enter_context(bar)
             # The workers are stopped before the staging directory is removed.
+            scratch = stack.enter_context(writer.scratch(self.engine))
             with nullcontext() if self.engine is None else self.engine.start() as pool:
-                return self._encode_and_write(writer, schema, progress, pool)
+                return self._encode_and_write(writer, schema, progress, pool, scratch)
 
     def _encode_and_write(
-        self, writer: SplitWriter, schema: WriteSchema, progress: Progress, pool: Pool | None
+        self,
+        writer: SplitWriter,
+        schema: WriteSchema,
+        progress: Progress,
+        pool: Pool | None,
+        scratch: Scratch,
     ) -> WriteResult:
         splits = self.options.splits
         skipped: list[list[SkippedRecord]] = [[] for _ in splits]
@@ -283,6 +290,7 @@ class _WriteCall:
                     self.joined,
                     writer.staging.path,
                     progress,
+                    scratch=scratch,
                     pieces=self.engine.pieces,
                 )
                 ordered = records_of(work, work.run())

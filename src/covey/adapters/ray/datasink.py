@@ -10,8 +10,8 @@ from ray.data import Datasink as RayDatasink
 
 from covey._progress import Progress
 from covey.engines import Ray
-from covey.engines.base import Here
-from covey.engines.ray import LoadedBlock
+from covey.engines.pools import Here
+from covey.engines.ray_blocks import LoadedBlock
 from covey.errors import DatasetError
 from covey.labels import AUTO
 from covey.results import WriteResult
@@ -101,9 +101,17 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
             )
             writer = stack.enter_context(stage_split(self._path, options, self._storage_options))
             known = resolve_schema(options, joined, writer.targets, writer.known_schema())
+            scratch = stack.enter_context(writer.scratch(self._engine))
             pool = stack.enter_context(self._engine.start())
             work = DistributedWrite(
-                pool, options, known, [joined], joined, writer.staging.path, progress
+                pool,
+                options,
+                known,
+                [joined],
+                joined,
+                writer.staging.path,
+                progress,
+                scratch=scratch,
             )
             self._context = work.context()
             self._state = stack.pop_all(), writer, work, progress
