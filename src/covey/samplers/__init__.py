@@ -13,49 +13,42 @@ from typing import TYPE_CHECKING, Any
 from covey.adapters import is_installed
 
 if TYPE_CHECKING:
-    from covey.samplers.base import Sampler as Sampler
-    from covey.samplers.inputs import select_examples as select_examples
+    from covey.samplers.base import Sampler
+    from covey.samplers.inputs import select_examples
     from covey.samplers.memory import (
-        MultiShotFileSampler as MultiShotFileSampler,
+        MultiShotFileSampler,
+        MultiShotMemorySampler,
+        SingleShotMemorySampler,
+        load_image,
     )
-    from covey.samplers.memory import (
-        MultiShotMemorySampler as MultiShotMemorySampler,
-    )
-    from covey.samplers.memory import (
-        SingleShotMemorySampler as SingleShotMemorySampler,
-    )
-    from covey.samplers.memory import (
-        load_image as load_image,
-    )
-    from covey.samplers.tfdata import TFDataSampler as TFDataSampler
-    from covey.samplers.tfds import (
-        TFDatasetMultiShotMemorySampler as TFDatasetMultiShotMemorySampler,
-    )
-    from covey.samplers.tfrecord import TFRecordDatasetSampler as TFRecordDatasetSampler
+    from covey.samplers.tfdata import TFDataSampler
+    from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
+    from covey.samplers.tfrecord import TFRecordDatasetSampler
+
+__all__ = [
+    "MultiShotFileSampler",
+    "MultiShotMemorySampler",
+    "Sampler",
+    "SingleShotMemorySampler",
+    "TFDatasetMultiShotMemorySampler",
+    "load_image",
+    "select_examples",
+]
+# `from covey.samplers import *` works without TensorFlow, too.
+if is_installed("tensorflow"):
+    __all__ += ["TFDataSampler", "TFRecordDatasetSampler"]
 
 _MODULES = {
-    "MultiShotFileSampler": "memory",
-    "MultiShotMemorySampler": "memory",
     "Sampler": "base",
-    "SingleShotMemorySampler": "memory",
     "TFDataSampler": "tfdata",
     "TFDatasetMultiShotMemorySampler": "tfds",
     "TFRecordDatasetSampler": "tfrecord",
-    "load_image": "memory",
     "select_examples": "inputs",
 }
 
-# `from covey.samplers import *` works without TensorFlow, too.
-__all__ = [
-    name
-    for name, module in _MODULES.items()
-    if module not in ("tfdata", "tfrecord") or is_installed("tensorflow")
-]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _MODULES and name not in __all__:
         raise AttributeError(f"module 'covey.samplers' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"covey.samplers.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+    module = importlib.import_module(f"covey.samplers.{_MODULES.get(name, 'memory')}")
+    return getattr(module, name)

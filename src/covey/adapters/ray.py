@@ -1,8 +1,22 @@
-"""Datasets of Ray Data: read tasks that read ranges of examples.
+"""Ray: a Ray Dataset of the examples of a dataset, and a Datasink that writes one.
 
 A read task opens the dataset in its process, which keeps it for the next tasks. The pickle of a
 dataset refers to the files of its index. On a node that does not have them, such as those in the
 cache directory of another node, the dataset is opened again by its path.
+
+The blocks are Arrow tables:
+
+==================================  ==============================================================
+feature                             column
+==================================  ==============================================================
+a number, a class label             a number of the same type; int64
+a string, an encoded image          string, binary
+numbers of known shape, sparse      tensors of Ray of one shape
+numbers of unknown length           list
+numbers of other unknown shapes     tensors of Ray of different shapes
+several strings, nested lists       nested lists
+decoded images                      tensors of Ray: of one shape if the feature declares it
+==================================  ==============================================================
 """
 
 from __future__ import annotations
@@ -12,24 +26,41 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import ray
-import ray.cloudpickle
-import ray.data
-from ray.data.block import BlockMetadata
+from numpy.typing import NDArray
 
-from covey.adapters.ray.blocks import find_schema, make_block, tensor_shape
+try:
+    import ray.data
+except ImportError as error:
+    raise ImportError(
+        "covey.adapters.ray requires Ray; install it with `pip install 'covey[ray]'`",
+        name="ray",
+    ) from error
+
+import pyarrow as pa
+import ray.cloudpickle
+from ray.data.block import BlockMetadata
+from ray.data.extensions import (
+    ArrowTensorArray,
+    ArrowVariableShapedTensorArray,
+    ArrowVariableShapedTensorType,
+)
+
+from covey.adapters.ray_datasink import Datasink
+from covey.arrays import RaggedArray, SparseBatch, StringArray
 from covey.dataset.dataset import Dataset
 from covey.dataset.export import ExportColumns
 from covey.dataset.open import open as open_dataset
-from covey.errors import FileChangedError, checks_keywords
-from covey.schema import ClassLabel, Image, Sparse, Tensor
-from covey.schema.columns import STRINGS
+from covey.errors import DatasetError, FileChangedError, checks_keywords
+from covey.schema import ClassLabel, Image, Ragged, Sparse, Steps, Tensor
+from covey.schema.columns import MAX_EXAMPLE_BYTES, STRINGS, Shape
+from covey.schema.types import Feature
 from covey.urls import AnyPath, local_path, parse_paths
+
+__all__ = ["Datasink", "read"]
 
 _OPEN_OPTIONS = tuple(inspect.signature(open_dataset).parameters)
 
@@ -45,6 +76,8 @@ _PIXEL_RATIO = 16
 
 # Datasets that a process keeps open.
 _MAX_OPEN = 4
+
+_STRING_TYPES = {"str": pa.string(), "bytes": pa.binary()}
 
 
 @checks_keywords(_OPEN_OPTIONS)
@@ -217,15 +250,13 @@ def _estimate_row(columns: ExportColumns) -> float:
             size += _estimate_pixels(dataset, name, kind) or record * _PIXEL_RATIO
         elif isinstance(kind, (Sparse, Tensor)) and shape is not None and None not in shape:
             size += math.prod(shape) * np.dtype(kind.dtype).itemsize
-        elif isinstance(kind, ClassLabel) or _is_number(kind):
+        elif isinstance(kind, ClassLabel) or (
+            isinstance(kind, Tensor) and kind.shape == () and kind.dtype not in STRINGS
+        ):
             size += 8
-        else:  # its size is about that in the record
+        else:  # its size is about the same as in the record
             has_others = True
     return size + record * has_others
-
-
-def _is_number(kind: Any) -> bool:
-    return isinstance(kind, Tensor) and kind.shape == () and kind.dtype not in STRINGS
 
 
 def _estimate_pixels(dataset: Any, name: str, kind: Image) -> int | None:
@@ -240,20 +271,12 @@ def _estimate_pixels(dataset: Any, name: str, kind: Image) -> int | None:
 
 # Read tasks.
 
-_opened: dict[str, ExportColumns] = {}
 
-
+@lru_cache(maxsize=_MAX_OPEN)
 def _open_once(source: ray.ObjectRef) -> ExportColumns:
     """Return the columns of a source, which the process keeps open."""
-    key = source.hex()
-    columns = _opened.pop(key, None)
-    if columns is None:
-        opener: _Source = ray.get(source)
-        columns = opener.open()
-    _opened[key] = columns  # the most recently used is the last
-    while len(_opened) > _MAX_OPEN:
-        _opened.pop(next(iter(_opened)), None)
-    return columns
+    opener: _Source = ray.get(source)
+    return opener.open()
 
 
 def _read_blocks(
@@ -266,3 +289,121 @@ def _read_blocks(
     rows = max(1, min(_MAX_READ_ROWS, int(limit / max(1.0, row_bytes))))
     for ids in columns.dataset.raw.chunks(begin, end, max_records=rows, max_bytes=limit):
         yield make_block(columns.read(ids), schema)
+
+
+# Blocks.
+
+
+def find_schema(kinds: Mapping[str, Feature], *, pixels: bool) -> pa.Schema:
+    """Return the schema of the blocks of features.
+
+    Args:
+        kinds: The features.
+        pixels: Whether images are decoded.
+
+    Raises:
+        DatasetError: If a feature has no type in Arrow.
+    """
+    return pa.schema([(name, _type_of(name, kind, pixels)) for name, kind in kinds.items()])
+
+
+def make_block(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Return columns of examples as a block.
+
+    Args:
+        columns: The columns.
+        schema: Schema of their features.
+    """
+    arrays = [_convert(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+# Types.
+
+
+def tensor_shape(kind: Feature, *, pixels: bool) -> Shape | None:
+    """Return the shape of a feature whose values are tensors of Ray; None for other features."""
+    if isinstance(kind, Image):
+        return kind.shape if pixels else None
+    if isinstance(kind, Sparse):
+        return kind.shape
+    if not isinstance(kind, Tensor) or kind.dtype in STRINGS:
+        return None
+    return None if kind.shape in ((), (None,)) else kind.shape
+
+
+def _type_of(name: str, kind: Any, pixels: bool) -> pa.DataType:
+    shape = tensor_shape(kind, pixels=pixels)
+    if shape is not None:
+        return _tensor_type(name, np.dtype(kind.dtype), shape)
+    if isinstance(kind, Image):
+        return pa.binary()
+    if isinstance(kind, ClassLabel):
+        return pa.int64()
+    if isinstance(kind, Tensor):
+        levels = len(kind.shape)
+    elif isinstance(kind, Ragged):
+        levels = kind.depth + len(kind.shape)
+    elif isinstance(kind, Steps):
+        levels = 1 + len(kind.shape)
+    else:
+        raise DatasetError(
+            f"it is {kind}, which has no counterpart in Ray",
+            feature=name,
+            remedy="pass select= without it",
+        )
+    found = _STRING_TYPES.get(kind.dtype) or pa.from_numpy_dtype(np.dtype(kind.dtype))
+    for _ in range(levels):
+        found = pa.list_(found)
+    return found
+
+
+def _tensor_type(name: str, dtype: np.dtype[Any], shape: Shape) -> pa.DataType:
+    if None in shape:
+        return ArrowVariableShapedTensorArray.from_numpy([np.zeros([1] * len(shape), dtype)]).type
+    sizes = [size or 0 for size in shape]
+    if math.prod(sizes) * dtype.itemsize > MAX_EXAMPLE_BYTES:  # a sparse tensor
+        raise DatasetError(
+            f"a dense tensor of shape {tuple(sizes)} exceeds 2 GiB",
+            feature=name,
+            remedy="pass select= without it",
+        )
+    return ArrowTensorArray.from_numpy(np.zeros([1, *sizes], dtype)).type
+
+
+# Arrays.
+
+
+def _convert(column: Any, kind: pa.DataType) -> pa.Array:
+    """Return a column as an array of a type."""
+    if isinstance(column, SparseBatch):
+        column = np.stack([each.to_dense() for each in column])
+    if isinstance(kind, pa.BaseExtensionType):
+        is_ragged = not isinstance(column, np.ndarray)
+        if is_ragged or isinstance(kind, ArrowVariableShapedTensorType):
+            return ArrowVariableShapedTensorArray.from_numpy(list(column))
+        return ArrowTensorArray.from_numpy(column)
+    if isinstance(column, RaggedArray) and column.row_shapes is not None:
+        return pa.array(column.tolist(), kind)  # strings of which an inner dimension is unknown
+    return _nest(column)
+
+
+def _nest(column: Any) -> pa.Array:
+    """Return a column as an array of values or of nested lists."""
+    if isinstance(column, RaggedArray):
+        return pa.ListArray.from_arrays(_offsets(column.row_splits), _nest(column.values))
+    rows, *sizes = column.shape
+    if isinstance(column, StringArray):
+        kind = _STRING_TYPES["str" if column.text else "bytes"]
+        buffers = [None, _offsets(column.offsets).buffers()[1], pa.py_buffer(column.data)]
+        values = pa.Array.from_buffers(kind, len(column.offsets) - 1, buffers)
+    else:
+        values = pa.array(column.reshape(-1))
+    for axis in reversed(range(len(sizes))):
+        count = rows * math.prod(sizes[:axis])
+        values = pa.ListArray.from_arrays(_offsets(np.arange(count + 1) * sizes[axis]), values)
+    return values
+
+
+def _offsets(splits: NDArray[np.int64]) -> pa.Array:
+    return pa.array(splits).cast(pa.int32())  # raises an error if they are too large
