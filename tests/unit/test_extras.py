@@ -27,7 +27,7 @@ MODULES = {
     "tfds": ["samplers/tfds.py"],
     "torch": ["adapters/torch.py", "adapters/torch_device.py", "adapters/torch_samplers.py"],
     "jax": ["adapters/jax.py"],
-    "ray": ["adapters/ray.py", "adapters/ray_datasink.py"],
+    "ray": ["adapters/ray.py", "writing/datasink.py"],
     "remote": ["storage"],
 }
 

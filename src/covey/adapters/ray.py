@@ -49,7 +49,6 @@ from ray.data.extensions import (
     ArrowVariableShapedTensorType,
 )
 
-from covey.adapters.ray_datasink import Datasink
 from covey.arrays import RaggedArray, SparseBatch, StringArray
 from covey.dataset.dataset import Dataset
 from covey.dataset.export import ExportColumns
@@ -59,6 +58,7 @@ from covey.schema import ClassLabel, Image, Ragged, Sparse, Steps, Tensor
 from covey.schema.columns import MAX_EXAMPLE_BYTES, STRINGS, Shape
 from covey.schema.types import Feature
 from covey.urls import AnyPath, local_path, parse_paths
+from covey.writing.datasink import Datasink
 
 __all__ = ["Datasink", "read"]
 

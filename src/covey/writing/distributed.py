@@ -188,7 +188,7 @@ class DistributedWrite:
 
     def _plan(self) -> tuple[PiecePlan, str | None]:
         workers = self.pool.slots
-        if self._joined.columns is not None and self._joined.blocks is None:
+        if self._joined.columns is not None:
             classes, tables = prepare_columns(self._inputs, self.options, self.schema)
             # The features and class ids of columns are final.
             self.schema = self.schema.with_final(classes.features, classes.label)

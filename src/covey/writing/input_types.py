@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from covey.engines.ray_blocks import dataset_blocks
 from covey.errors import DatasetError
 from covey.schema import SparseArray
 from covey.schema.guess import is_hugging_face_file
@@ -28,8 +26,12 @@ def normalize_input(examples: Any) -> Input:
         return _from_source(examples)
     if callable(examples) and not hasattr(examples, "__iter__"):
         return Input(items=examples, path=getattr(examples, "__name__", None))
-    if hasattr(examples, "iter_internal_ref_bundles"):  # a Ray Dataset
-        return Input(blocks=partial(dataset_blocks, examples))
+    if is_ray_dataset(examples):
+        raise DatasetError(
+            "a Ray Dataset is written as one split",
+            option="examples",
+            remedy="pass the Ray Dataset itself, and split=",
+        )
     _reject_containers(examples)
     if isinstance(examples, Mapping):
         return Input(columns=examples, length=_rows(examples))
@@ -53,6 +55,11 @@ def normalize_input(examples: Any) -> Input:
         allowed="an iterable of dicts, a dict of columns, a table, a tf.data, torch or Hugging "
         "Face dataset, or a covey Source",
     )
+
+
+def is_ray_dataset(examples: Any) -> bool:
+    """Return whether examples are a Ray Dataset."""
+    return hasattr(examples, "iter_internal_ref_bundles")
 
 
 def is_source_list(examples: Any) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -124,14 +124,6 @@ def source_failed(example: int, error: Exception) -> SourceError:
 # Input.
 
 
-class TableBlock(Protocol):
-    """Rows of a table that a worker loads. Instances are picklable."""
-
-    def load(self) -> Mapping[str, Any]:
-        """Return the columns: arrays of numpy or Arrow, or series of pandas or polars."""
-        ...
-
-
 @dataclass(frozen=True)
 class Input:
     """Examples as columns, or as items."""
@@ -155,9 +147,6 @@ class Input:
     """What to do if the source lacks a label, for the error."""
     adds_classes: bool = False
     """Whether the label is a string in ``features`` because several splits have other classes."""
-    blocks: Callable[[], Iterator[tuple[TableBlock, int]]] | None = None
-    """Function that yields tables that workers load, with the number of their rows; they are used
-    in place of items."""
     sources: tuple[Input, ...] = ()
     """Inputs that follow each other, which are used in place of items."""
     number: int | None = None

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.engines.pools import Shared
-from covey.errors import CoveyError, DatasetError, FeatureError
+from covey.errors import CoveyError, FeatureError
 from covey.labels import Classes
 from covey.results import SkippedRecord
 from covey.schema import Features
@@ -40,7 +40,7 @@ from covey.writing.columns import (
 )
 from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.input_types import column_values
-from covey.writing.inputs import Input, TableBlock, name_classes, split_item
+from covey.writing.inputs import Input, name_classes, split_item
 from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup, RecordSorter, select_records
@@ -177,15 +177,12 @@ def _map_items(context: MapContext, piece: Piece, attempt: Attempt) -> MapResult
         )
 
 
-def _load_columns(block: TableBlock) -> dict[str, Any]:
+def _load_columns(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a block, nested ones by path."""
-    loaded = block.load()
-    if len({*map(str, loaded)}) != len(loaded):
-        raise DatasetError("two columns of the table have the same name", option="examples")
     return flatten(
         {
-            str(name): _plain(column if isinstance(column, np.ndarray) else column_values(column))
-            for name, column in loaded.items()
+            name: _plain(column if isinstance(column, np.ndarray) else column_values(column))
+            for name, column in block.items()
         }
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.shuffle.keys import Key
 from covey.writing.columns import PreparedTable
-from covey.writing.inputs import Input, TableBlock
+from covey.writing.inputs import Input
 
 PIECE_BYTES = 160 << 20
 """Approximate size of a piece of a file: its records are one run with the default memory limit."""
@@ -35,8 +35,8 @@ class Piece:
     """Index of the input that the examples are read from, in those that workers share."""
     begin: int = 0
     """First example in that input."""
-    payload: Input | PreparedTable | TableBlock | None = None
-    """The examples themselves, in place of a shared input."""
+    payload: Input | PreparedTable | Mapping[str, Any] | None = None
+    """The examples themselves, in place of a shared input; columns of a Ray Dataset."""
     is_local: bool = False
     """Whether only the main process can read it."""
     key_prefix: str = ""
@@ -102,8 +102,6 @@ def plan_pieces(
             worker reads and drops the examples before its own.
     """
     parts = [(split, part) for split, each in enumerate(inputs) for part in each.parts]
-    if any(part.blocks is not None for _, part in parts):
-        return PiecePlan(_blocks(parts), None, ())
     sizes = [_size(part) for _, part in parts]
     wanted = pieces or max(workers * _PIECES_PER_WORKER, sum(sizes) // PIECE_BYTES)
     weights = [size or part.length or 1 for size, (_, part) in zip(sizes, parts, strict=True)]
@@ -225,13 +223,3 @@ def plan_tables(
             )
         split += len(table.chosen)
     return PiecePlan(found, len(found), ())
-
-
-def _blocks(parts: Sequence[tuple[int, Input]]) -> Iterator[Piece]:
-    """Yield a piece for each block, when it is available."""
-    index = 0
-    for split, part in parts:
-        first = 0
-        for block, rows in part.blocks() if part.blocks is not None else ():
-            yield Piece(index, split, first, part.path, rows, begin=first, payload=block)
-            index, first = index + 1, first + rows

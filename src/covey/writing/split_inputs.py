@@ -18,7 +18,7 @@ from covey.sources.source import PathKeywords, choose_split, renaming_note
 from covey.splits import split_order
 from covey.writing.columns import flatten
 from covey.writing.hold_out import check_feature, split_name
-from covey.writing.input_types import is_source_list, normalize_input
+from covey.writing.input_types import is_ray_dataset, is_source_list, normalize_input
 from covey.writing.inputs import Input, get_value, located, name_classes, split_item
 from covey.writing.options import WriteOptions
 
@@ -145,7 +145,10 @@ def _is_splits(examples: Any) -> bool:
     return (
         isinstance(examples, Mapping)
         and bool(examples)
-        and all(isinstance(v, Source) or hasattr(v, "column_names") for v in examples.values())
+        and all(
+            isinstance(each, Source) or hasattr(each, "column_names") or is_ray_dataset(each)
+            for each in examples.values()
+        )
     )
 
 
@@ -222,7 +225,7 @@ def _values(part: Input, by: str, options: WriteOptions) -> Iterable[Any]:
             raise DatasetError(option="split_by", found=by, choices=columns)
         column: Iterable[Any] = columns[by]
         return column.tolist() if isinstance(column, np.ndarray) else column
-    if part.blocks is not None or not part.is_repeatable:
+    if not part.is_repeatable:
         raise DatasetError(
             "the source can be read only once, and its splits are not known before it is read",
             option="split_by",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
-from covey.engines import Engine, EngineArgument, Pool, Ray, find_engine
+from covey.engines import Engine, EngineArgument, Pool, find_engine
 from covey.errors import DatasetError, checks_keywords
 from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
@@ -24,6 +24,7 @@ from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
 from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
+from covey.writing.input_types import is_ray_dataset
 from covey.writing.inputs import Input, declare_types, located
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
@@ -165,6 +166,45 @@ def write(
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
     if split is not None and split_by is not None:
         raise DatasetError(option="split_by", found=split_by, allowed="omitted with split=")
+    if is_ray_dataset(examples):
+        from covey.writing.datasink import write_dataset
+
+        result = write_dataset(
+            examples,
+            target,
+            engine,
+            omitted={
+                "kind": kind,
+                "names": names,
+                "shuffle": None if shuffle else shuffle,
+                "workers": None if workers == 1 else workers,
+                "split_by": split_by,
+                "part": part,
+                **source,
+            },
+            split="train" if split is None else split,
+            label=label,
+            features=features,
+            types=types,
+            defaults=defaults,
+            key=key,
+            name=name,
+            description=description,
+            sort_by_class=sort_by_class,
+            seed=seed,
+            shards=shards,
+            records_per_shard=records_per_shard,
+            shard_bytes=shard_bytes,
+            compression=compression,
+            compression_level=compression_level,
+            mode=mode,
+            memory_limit=memory_limit,
+            on_error=on_error,
+            hold_out=hold_out,
+            progress=progress,
+            storage_options=storage_options,
+        )
+        return _finish(result, started, ())
     defaults = dict(defaults or {})
     declared = None if features is None else Features(features).with_defaults(defaults)
     own_types = parse_types(types or {})
@@ -210,10 +250,6 @@ def write(
         first = options.split
     joined, parts = join_inputs(inputs, options)
     chosen = find_engine(engine)
-    if any(each.blocks is not None for each in parts):
-        chosen = Ray() if chosen is None else chosen
-        if not isinstance(chosen, Ray):
-            raise DatasetError(option="engine", found=engine, allowed="'ray' for a Ray Dataset")
     if any(each.sources for each in parts) and options.names is not None:
         raise DatasetError(
             option="names", found=options.names, allowed="omitted for a list of sources"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from ray.data import Datasink as RayDatasink
+from ray.data.block import BlockAccessor
 
 from covey._progress import Progress
-from covey.engines import Ray
+from covey.engines import EngineArgument, Ray, find_engine
 from covey.engines.pools import Here
-from covey.engines.ray_blocks import LoadedBlock
-from covey.errors import DatasetError
+from covey.errors import CoveyError, DatasetError
 from covey.labels import AUTO
 from covey.results import WriteResult
 from covey.schema import Features
@@ -21,7 +22,7 @@ from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
 from covey.writing.inputs import SOURCE_BITS, Input
 from covey.writing.map_stage import MapContext, MapResult, map_piece
-from covey.writing.options import WriteOptions
+from covey.writing.options import WriteOptions, parse_types
 from covey.writing.pieces import Piece
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.write_steps import resolve_schema, write_ordered
@@ -30,10 +31,8 @@ from covey.writing.write_steps import resolve_schema, write_ordered
 class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
     """Datasink that writes the rows of a Ray Dataset as one split, in one commit.
 
-    ``covey.write(dataset, path)`` does the same. This class is for pipelines that end with
-    ``dataset.write_datasink(covey.adapters.ray.Datasink(path, key="id"))``: blocks are encoded when
-    they are produced, and are not kept. If a node is lost after that, the write fails, and the
-    dataset is not changed.
+    ``covey.write(dataset, path)`` uses it. The tasks of Ray Data encode blocks when they are
+    produced; blocks are not kept.
 
     Args:
         path: Directory that all nodes share, or URL of the dataset.
@@ -72,11 +71,11 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
         **options: Any,
     ) -> None:
         omitted = ("shuffle", "names", "workers", "split_by")
-        name = next((each for each in omitted if each in options), None)
-        if name is not None:
-            raise DatasetError(option=name, found=options[name], allowed="omitted for a Datasink")
+        _refuse({name: options[name] for name in omitted if name in options})
         self._path = parse_path(path)
+        types = parse_types(options.pop("types", None) or {})
         self._options = WriteOptions(
+            types=types,
             split=split,
             label=label,
             key=key,
@@ -127,7 +126,7 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
                 0,
                 index << SOURCE_BITS - 16,
                 None,
-                payload=LoadedBlock(block),
+                payload=_columns(block),
                 key_prefix=f"{ctx.task_idx}:{number}",
             )
             result = map_piece(Here(self._context), piece)
@@ -138,9 +137,9 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
         assert self._state is not None
         (stack, writer, work, progress), self._state = self._state, None
         with stack:
-            for results in write_result.write_returns:
-                for piece, result in results:
-                    work.add_result(piece, result)
+            found = [each for results in write_result.write_returns for each in results]
+            for number, (piece, result) in enumerate(sorted(found, key=lambda each: each[0].index)):
+                work.add_result(replace(piece, index=number), result)
             ordered = records_of(work, work.finish())
             self.result = write_ordered(
                 writer, ordered, self._options, [Input()], work.skipped, progress
@@ -153,3 +152,70 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
 
     def get_name(self) -> str:
         return "covey"
+
+
+def write_dataset(
+    dataset: Any,
+    path: str,
+    engine: EngineArgument,
+    *,
+    omitted: Mapping[str, Any],
+    features: Features | Mapping[str, Any] | None,
+    defaults: Mapping[str, Any] | None,
+    **options: Any,
+) -> WriteResult:
+    """Write a Ray Dataset by a :class:`Datasink`.
+
+    Args:
+        dataset: The Ray Dataset.
+        path: Directory or URL of the dataset.
+        engine: Options of the tasks that write shards.
+        omitted: Further options of :func:`covey.write`, which must be None.
+        features: Features of the examples, as for :func:`covey.write`.
+        defaults: Values of missing features.
+        options: Options of the sink.
+    """
+    _refuse({name: value for name, value in omitted.items() if value is not None})
+    chosen = Ray() if engine is None else find_engine(engine)
+    if not isinstance(chosen, Ray):
+        raise DatasetError(option="engine", found=engine, allowed="'ray' for a Ray Dataset")
+    filled = dict(defaults or {})
+    declared = None if features is None else Features(features).with_defaults(filled)
+    sink = Datasink(path, engine=chosen, features=declared, defaults=filled, **options)
+    try:
+        dataset.write_datasink(sink)
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None and type(found).__module__ != CoveyError.__module__:
+            found = getattr(found, "cause", None) or found.__cause__
+        if not isinstance(found, CoveyError):
+            raise
+        raise found from None
+    assert sink.result is not None
+    return sink.result
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    """Raise DatasetError if an option is given that a Ray Dataset does not support."""
+    for name, value in options.items():
+        remedy = "pass key=, which determines the order" if name == "shuffle" else ""
+        raise DatasetError(
+            option=name, found=value, allowed="omitted for a Ray Dataset", remedy=remedy
+        )
+
+
+def _columns(block: Any) -> dict[str, Any]:
+    """Return the columns of a block: Arrow arrays or pandas series, and arrays of tensors."""
+    is_pandas = hasattr(block, "iloc")
+    names = list(map(str, block.columns)) if is_pandas else block.schema.names
+    if len({*names}) != len(names):
+        raise DatasetError("two columns of the table have the same name", option="examples")
+    if is_pandas:
+        return {str(name): block[name] for name in block.columns}
+    columns: dict[str, Any] = {}
+    for name in names:
+        column = block.column(name)
+        if hasattr(column.type, "storage_type"):  # a tensor
+            column = BlockAccessor.for_block(block).to_numpy(name)
+        columns[name] = column
+    return columns
