@@ -71,7 +71,7 @@ def test_only_class_label():
 def test_two_class_labels():
     kinds = ClassLabel(names=["owl", "wren"])
     features = {"weight": "float32", "kind": kinds, "nest": ClassLabel(num_classes=9)}
-    with pytest.raises(DatasetError, match="'kind' \\(2 distinct values\\), 'nest' \\(6 "):
+    with pytest.raises(DatasetError, match="candidates: 'kind', 'nest'"):
         covey.write(BIRDS, "data", features=features, progress=False)
 
 
@@ -81,13 +81,13 @@ def test_data_without_a_label_is_refused_with_the_candidates(make, capsys):
         covey.write(make(BIRDS), "data", progress=False)
     error = caught.value
     assert error.option == "label"
-    assert "'kind' (2 distinct values), 'nest' (6 distinct values)" in error.reason
+    assert "candidates: 'kind', 'nest'" in error.reason
     assert "weight" not in error.reason
     if make in FILES:
         assert error.path == make(BIRDS)
         assert main(["write", make(BIRDS), "data"]) == 1
         message = capsys.readouterr().err
-        assert "'kind' (2 distinct values), 'nest' (6 distinct values)" in message
+        assert "candidates: 'kind', 'nest'" in message
         assert "--label" in message
         assert "--no-label" in message
     with pytest.raises(DatasetError):
@@ -139,14 +139,14 @@ def test_many_examples_without_a_label_are_refused_early():
             read.append(number)
             yield {"x": number, "shape": number % 7}
 
-    with pytest.raises(DatasetError, match="in the first 10,000 examples: 'shape' \\(7 distinct"):
+    with pytest.raises(DatasetError, match="candidates: 'shape', 'x'"):
         covey.write(endless(), "data", progress=False)
     assert len(read) < 100_000
 
 
 def test_many_candidates():
     wide = [{f"column {number}": number for number in range(100)}]
-    with pytest.raises(DatasetError, match="and 92 more"):
+    with pytest.raises(DatasetError, match="and 88 more"):
         covey.write(wide, "data", progress=False)
 
 

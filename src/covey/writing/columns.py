@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._core import crc32c
+from covey._text import list_names
 from covey.errors import DatasetError, FeatureError
 from covey.labels import (
     Classes,
+    can_be_label,
     find_label,
+    find_label_name,
     guess_label,
     is_string,
     join_strings,
@@ -47,7 +50,6 @@ from covey.writing.hold_out import (
     split_numbers,
 )
 from covey.writing.inputs import Input, located, name_classes
-from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 
 
@@ -63,16 +65,13 @@ class RecordsToWrite:
     """Numbers in lists of Python floats that were rounded, if the features are inferred."""
 
 
-def choose_label(
-    features: Features, options: WriteOptions, schema: WriteSchema, candidates: LabelCandidates
-) -> str | None:
+def choose_label(features: Features, options: WriteOptions, schema: WriteSchema) -> str | None:
     """Return the label feature of a write; None if it is unlabelled.
 
     Args:
         features: Features of all examples.
         options: Options of the write.
         schema: The label, or the request to infer it.
-        candidates: Features that can be the label, for the error if none is found.
 
     Raises:
         DatasetError: If the requested feature cannot be a label, none is found, or unlabelled
@@ -81,7 +80,7 @@ def choose_label(
     if schema.infers_label:
         label = guess_label(features)
         if label is None:
-            raise candidates.error(features)
+            raise no_label_error(features)
         return label
     if schema.label is not None:
         return find_label(features, schema.label)
@@ -93,6 +92,27 @@ def choose_label(
             remedy="pass label=",
         )
     return None
+
+
+def no_label_error(features: Features) -> DatasetError:
+    """Return the error of examples for which :func:`covey.labels.guess_label` finds no label."""
+    named = find_label_name(features)
+    unfit = ""
+    if named is not None and not can_be_label(features[named]):
+        unfit = f"feature {named!r} is {features[named].summary}"
+    candidates = [name for name, feature in features.items() if can_be_label(feature)]
+    if not candidates:
+        reason = "not given, and no feature is a ClassLabel, an integer or a string"
+        return DatasetError(
+            reason + (unfit and f"; {unfit}"),
+            option="label",
+            remedy="pass label=None if the data is unlabelled",
+        )
+    return DatasetError(
+        f"not given{unfit and f'; {unfit}, not a class'}; candidates: {list_names(candidates)}",
+        option="label",
+        remedy="pass label= with one of these names, or label=None if the data is unlabelled",
+    )
 
 
 @dataclass(frozen=True)
@@ -144,10 +164,7 @@ def prepare_columns(
         kinds = infer_column_kinds(sources[0].columns or {}, options.defaults, options.types)
         features = Features(kinds)
         features = name_classes(features, sources[0].class_names)
-    candidates = LabelCandidates()
-    for columns in tables:
-        candidates.add_columns(features, columns)
-    label = choose_label(features, options, schema, candidates)
+    label = choose_label(features, options, schema)
     known = schema.known_classes
     for source, columns in zip(sources, tables, strict=True):
         with located(source):

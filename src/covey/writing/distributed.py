@@ -35,7 +35,6 @@ from covey.shuffle.keys import Key
 from covey.writing.columns import prepare_columns
 from covey.writing.hold_out import check_choice, choose_classes
 from covey.writing.inputs import Input, name_classes
-from covey.writing.label_candidates import LabelCandidates
 from covey.writing.map_stage import (
     GroupRuns,
     MapContext,
@@ -124,7 +123,6 @@ class DistributedWrite:
         self._shared: Shared | None = None
         self._mapped: dict[int, MappedPiece] = {}
         self._class_ids = ClassIds(schema.known_classes)
-        self._candidates = LabelCandidates()
         self._totals = BucketTotals()
         self._rewritten_totals = BucketTotals()
         self._survey: Survey | None = None
@@ -170,7 +168,6 @@ class DistributedWrite:
         ids = np.zeros(0, np.int32)
         if result.has_strings:
             ids = self._class_ids.ids_of(result.strings).astype(np.int32)
-        self._candidates.merge(result.candidates)
         self.rounding = add_rounding([self.rounding, result.rounding])
         for group in result.groups:
             self._totals.add(group)
@@ -260,9 +257,7 @@ class DistributedWrite:
             features = merge_features(pieces, self.options, self._query)
         features = name_classes(features, self._joined.class_names)
         encoded = [group.kind.features for mapped in pieces for group in mapped.result.groups]
-        classes = final_classes(
-            features, self.options, self.schema, self._class_ids, self._candidates, encoded
-        )
+        classes = final_classes(features, self.options, self.schema, self._class_ids, encoded)
         survey = Survey(features, classes, self._class_ids.final_ids())
         hold_out = self.options.hold_out
         if hold_out is not None and hold_out.fraction is None:

@@ -41,7 +41,6 @@ from covey.writing.columns import (
 from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.input_types import column_values
 from covey.writing.inputs import Input, name_classes, split_item
-from covey.writing.label_candidates import LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup, RecordSorter, select_records
 from covey.writing.pieces import Piece
@@ -96,7 +95,6 @@ class MapResult:
     """Strings of the label, by provisional class id."""
     has_strings: bool = False
     inference: Inference | None = None
-    candidates: LabelCandidates = field(default_factory=LabelCandidates)
     skipped: tuple[tuple[SkippedRecord, ...], ...] = ()
     """The skipped examples of each split."""
     rounding: Rounding = field(default_factory=dict)
@@ -171,7 +169,6 @@ def _map_items(context: MapContext, piece: Piece, attempt: Attempt) -> MapResult
             tuple(sorter.class_ids.provisional()),
             sorter.class_ids.has_strings,
             inference,
-            sorter.candidates,
             tuple(map(tuple, sorter.skipped)),
             sorter.rounding,
         )

@@ -31,7 +31,13 @@ from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block
-from covey.writing.columns import RecordsToWrite, choose_label, fill_columns, flatten
+from covey.writing.columns import (
+    RecordsToWrite,
+    choose_label,
+    fill_columns,
+    flatten,
+    no_label_error,
+)
 from covey.writing.encode import Chunk
 from covey.writing.hold_out import (
     HoldOut,
@@ -42,8 +48,10 @@ from covey.writing.hold_out import (
     split_numbers,
 )
 from covey.writing.inputs import name_classes
-from covey.writing.label_candidates import MAX_COUNTED, LabelCandidates
 from covey.writing.options import WriteOptions, WriteSchema
+
+_MAX_UNLABELLED = 10_000
+"""Examples without a label after which a write that infers the label fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,6 @@ def final_classes(
     options: WriteOptions,
     schema: WriteSchema,
     class_ids: ClassIds,
-    candidates: LabelCandidates,
     encoded: Iterable[Features],
 ) -> Classes:
     """Return the final features, label and classes of a write.
@@ -128,10 +135,9 @@ def final_classes(
         options: Options of the write.
         schema: Features and label.
         class_ids: The strings of the label.
-        candidates: Features that can be the label, for the error if none is found.
         encoded: All features that records were encoded with.
     """
-    label = choose_label(features, options, schema, candidates)
+    label = choose_label(features, options, schema)
     if (
         label is not None
         and is_string(features[label])
@@ -185,7 +191,7 @@ class RecordSorter:
         self._spools = 0
         self.class_ids = ClassIds(schema.known_classes)
         """The strings of the label."""
-        self.candidates = LabelCandidates()
+        self._unlabelled = 0
         """Features that can be the label."""
         self.has_keys: dict[int, bool] = {}
         """Whether the examples of a split have keys."""
@@ -249,21 +255,19 @@ class RecordSorter:
                 own_block, own_rows = select_records(block, chosen), rows[chosen]
                 own_keys = None if keys is None else [keys[row] for row in chosen.tolist()]
             if group.only_label is None:
-                self._count_candidates(group.kind.features, own_block)
+                self._check_label(group.kind.features, len(own_block))
             else:
                 ids = self.class_ids.read(group.only_label, own_block, own_rows["position"])
                 own_rows["label"] = ids
             group.spool.add(own_block, own_rows, own_keys)
 
-    def _count_candidates(self, features: Features, block: Block) -> None:
+    def _check_label(self, features: Features, examples: int) -> None:
         """Raise after many examples without a label, not after the last one."""
-        if not self._schema.infers_label or self.candidates.examples >= MAX_COUNTED:
+        self._unlabelled += examples
+        if self._options.defaults:  # such a feature may occur later for the first time
             return
-        features = name_classes(features, self._class_names)
-        self.candidates.add(features, block)
-        # A feature that has a default may occur in a later example for the first time.
-        if self.candidates.examples >= MAX_COUNTED and not self._options.defaults:
-            raise self.candidates.error(features)
+        if self._schema.infers_label and self._unlabelled >= _MAX_UNLABELLED:
+            raise no_label_error(name_classes(features, self._class_names))
 
     def _divide_chunk(self, chunk: Chunk, split: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
         """Yield the rows of each split: that of the chunk, unless the options divide it."""
@@ -346,7 +350,6 @@ class RecordSorter:
             self._options,
             self._schema,
             self.class_ids,
-            self.candidates,
             [group.kind.features for group in self._groups],
         )
         by_split = [
