@@ -139,7 +139,7 @@ def test_many_examples_without_a_label_are_refused_early():
             read.append(number)
             yield {"x": number, "shape": number % 7}
 
-    with pytest.raises(DatasetError, match="candidates: 'shape', 'x'"):
+    with pytest.raises(DatasetError, match="candidates: 'x', 'shape'"):
         covey.write(endless(), "data", progress=False)
     assert len(read) < 100_000
 
