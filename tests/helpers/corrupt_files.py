@@ -1,8 +1,8 @@
 """Corrupt TFRecord files, each with the records that can be recovered from it.
 
 The expectations do not come from covey. A record survives if its frame is still in the file's data,
-byte for byte. The data of a corrupt GZIP or ZLIB file is what zlib yields for each of its members,
-byte by byte, before it fails. A range without a surviving frame is corrupt.
+byte for byte. The data of a corrupt GZIP or ZLIB file is what zlib yields for its members, byte by
+byte, before it fails; nothing after that can be read. A range without a surviving frame is corrupt.
 """
 
 from __future__ import annotations
@@ -169,25 +169,25 @@ def _length(data: bytes, begin: int) -> int:
 
 
 def _expect(
-    data: bytes, frames: Sequence[bytes], breaks: Sequence[tuple[int, bool]] = ()
+    data: bytes, frames: Sequence[bytes], breaks: Sequence[int] = ()
 ) -> tuple[list[bytes], list[tuple[int, int]]]:
     """The records that survive in some data, and (record, offset) of each range without one.
 
     Args:
         data: The decompressed data.
         frames: The frames of the valid file.
-        breaks: Offsets at which data is missing, and whether records may be lost there.
+        breaks: Offsets at which data is missing.
     """
     survivors: list[bytes] = []
     corruptions: list[tuple[int, int]] = []
     pending = list(breaks)
     at = record = 0
     for begin, end in [*_surviving(data, frames), (len(data), len(data))]:
-        within = [lost for offset, lost in pending if offset <= begin]
+        within = [offset for offset in pending if offset <= begin]
         pending = pending[len(within) :]
         if begin > at or within:
             corruptions.append((record, at))
-            record += 1 if begin > at or any(within) else 0
+            record += 1
         if end > begin:
             survivors.append(data[begin + 12 : end - 4])
             record += 1
@@ -450,18 +450,15 @@ class _Compressed:
         """Add a file of these parts; if ``garbage``, the last one is not a member."""
         data = b"".join(parts)
         had = b""
-        breaks: list[tuple[int, bool]] = []
+        breaks: list[int] = []
         for number, part in enumerate(parts):
             # A part without its end continues with the next one.
             rest = part + b"".join(parts[number + 1 :])
             given, error = _inflate(rest, 31 if self.compression == "GZIP" else 15)
             had += given
             if error is not None and rest:
-                trailer = error.endswith(("incorrect data check", "incorrect length check"))
-                lost = not (trailer and self.compression == "GZIP")
-                breaks.append((len(had), lost))
-                if self.compression == "ZLIB":
-                    break
+                breaks.append(len(had))
+                break
         survivors, corruptions = _expect(had, self.frames, breaks)
         kind = f"{self.name}-{kind}"
         # The data after a corruption that zlib has not detected yet is not determined.

@@ -22,7 +22,7 @@ from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
 from covey.schema.merge import unify
 from covey.splits import SplitTerm, parse_split, resolve_split
-from covey.tfrecord.reader import OnError
+from covey.tfrecord.scan import OnError
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath
 

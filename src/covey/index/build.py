@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, BinaryIO, cast
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._progress import Progress, no_progress
-from covey._threads import cpu_count, ordered_map
+from covey._progress import Progress
+from covey._threads import cpu_count
 from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError
 from covey.index.format import (
@@ -27,20 +27,17 @@ from covey.index.format import (
 )
 from covey.index.labels import KnownLabels, Label, LabelReader, label_reader
 from covey.index.read import Index
+from covey.index.scan import map_blocks, open_source, scan_shards, state_of
 from covey.labels import Classes, guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.infer import RecordCounts, record_kinds, survey_block, survey_kinds
 from covey.storage import Stat, Storage
-from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import RecordLocations
-from covey.tfrecord.reader import OnError
+from covey.tfrecord.scan import OnError
 from covey.untrusted import RegularFile
-
-# Blocks of a shard that are scanned concurrently.
-_BLOCKS_IN_FLIGHT = 4
 
 GUESS = object()
 """Value of ``label``: guess the label feature."""
@@ -95,7 +92,7 @@ class IndexBuilder:
             it.
         order: How covey ordered the records; empty if covey did not write them.
         on_error: ``"skip"`` skips corrupt records.
-        mmap: Map local shards into memory; False reads them.
+        mmap: Map large arrays of an existing index into memory; False reads them.
         threads: The number of threads; by default the number of CPU cores.
         progress: Show a progress bar (default: if stderr is a terminal).
     """
@@ -188,17 +185,17 @@ class IndexBuilder:
             surveys: Whether to survey the features of the records.
         """
         features = self.features if self.features is not None else self.declared
-        scan = ShardScan(self, files, dict(enumerate(stats)), reader, surveys, features)
         with Progress(self.progress, None, "indexing") as bar:
-            scan = replace(scan, progress=bar.add)
-            return scan.shards(range(len(files.paths)), self.threads or cpu_count())
+            scan = _Scan(files, stats, reader, surveys, features, self.on_error, bar.add)
+            scans = [partial(scan.shard, number) for number in range(len(stats))]
+            return scan_shards(scans, self.threads or cpu_count())
 
     def _first_features(self, files: ShardFiles, stats: Sequence[Stat]) -> Features:
         """Return the features of the first record, to find the label before all are read."""
         for path, stat in zip(files.paths, stats, strict=True):
             with (
                 open_shard(files.storage, path, stat) as file,
-                RecordReader(file, on_error=self.on_error, mmap=self.mmap) as reader,
+                RecordReader(file, on_error=self.on_error) as reader,
             ):
                 for block in reader.blocks():
                     survey = _core.Survey()
@@ -232,33 +229,27 @@ class IndexBuilder:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardScan:
+class _Scan:
     """One pass over the shards of a split."""
 
-    builder: IndexBuilder
     files: ShardFiles
-    stats: Mapping[int, Stat]
-    """State of each shard before the scan, by its number."""
+    stats: Sequence[Stat]
+    """State of each shard before the scan."""
     label_reader: LabelReader | None
     surveys: bool
     """Whether to survey the features of the records."""
     features: Features | None
     """The features of the records, if they are known."""
-    progress: Callable[[int, int], None] = no_progress
+    on_error: OnError
+    progress: Callable[[int, int], None]
     """Called with the records and bytes of each block."""
-    executor: Executor | None = None
-    """Executor for the blocks of a shard; None scans them sequentially."""
 
-    def shards(self, numbers: Sequence[int], threads: int) -> list[ScannedShard]:
-        """Scan shards: concurrently if there are enough of them, else their blocks."""
-        with ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool:
-            by_shard = len(numbers) >= threads
-            scan = self if by_shard or threads == 1 else replace(self, executor=pool)
-            tasks = (partial(scan.shard, number) for number in numbers)
-            return list(ordered_map(tasks, pool if by_shard else None, threads))
-
-    def shard(self, number: int) -> ScannedShard:
+    def shard(self, number: int, executor: Executor | None) -> ScannedShard:
         """Scan a shard.
+
+        Args:
+            number: Number of the shard.
+            executor: Executor for its blocks; None scans them sequentially.
 
         Raises:
             FileChangedError: If the shard changes during the scan.
@@ -267,32 +258,30 @@ class ShardScan:
         surveys: list[_core.Survey] = []
         images = None if self.features is None else ImageSurvey(self.features)
         records = 0
-        builder, stat = self.builder, self.stats[number]
+        stat = self.stats[number]
         with (
             open_shard(self.files.storage, self.files.paths[number], stat) as file,
-            RecordReader(file, on_error=builder.on_error, mmap=builder.mmap) as reader,
+            RecordReader(file, on_error=self.on_error) as reader,
         ):
             locations = RecordLocations(reader.compression)
             # Decoding the label verifies the checksum as well, on the core that decodes. To skip
             # records, or to survey them, they must be verified before.
             decodes = self.label_reader is not None and self.label_reader.decodes
-            verify = not decodes or self.surveys or builder.on_error == "skip"
+            verify = not decodes or self.surveys or self.on_error == "skip"
             blocks = reader.blocks(verify_data=verify, members=locations.members)
-            tasks = (
-                partial(self._block, each, number, images) for each in _located(blocks, locations)
-            )
-            with closing(ordered_map(tasks, self.executor, _BLOCKS_IN_FLIGHT)) as results:
-                for ids, survey, count, size in results:
-                    if ids is not None:
-                        labels.append(ids)
-                    if survey is not None:
-                        surveys.append(survey)
-                    records += count
-                    self.progress(count, size)
+            check = partial(self._block, shard=number, images=images)
+            for ids, survey, count, size in map_blocks(
+                check, _located(blocks, locations), executor
+            ):
+                if ids is not None:
+                    labels.append(ids)
+                if survey is not None:
+                    surveys.append(survey)
+                records += count
+                self.progress(count, size)
             skipped = tuple(reader.skipped)
             crc = fingerprint_of(file, stat.size)
-            local = isinstance(file, RegularFile)
-            identity = FileIdentity(file.stat(), crc) if local else None  # type: ignore[attr-defined]
+            identity = FileIdentity(file.stat(), crc) if isinstance(file, RegularFile) else None
         joined = None if self.label_reader is None else np.concatenate(labels)
         counts = RecordCounts.join(map(RecordCounts.of, surveys))
         compression = reader.compression
@@ -326,39 +315,22 @@ def open_shard(storage: Storage, path: str, stat: Stat) -> Iterator[BinaryIO]:
     Raises:
         FileChangedError: If it is not, in place of any other error.
     """
-    if storage.is_remote:
-        with storage.open_stream(path) as stream:
-            yield stream
-        return
     try:
-        file = RegularFile(path)
+        file = open_source(storage, path)
     except FileNotFoundError:
-        raise shard_changed(path) from None
+        raise _changed(path) from None
     with file:
         try:
             yield file
         finally:
-            if local_stat(file.stat()) != stat:
-                raise shard_changed(path)
+            if state_of(file) not in (None, stat):
+                raise _changed(path)
 
 
-def shard_changed(path: str) -> FileChangedError:
-    """Return the error for a shard that is modified during a scan."""
+def _changed(path: str) -> FileChangedError:
     return FileChangedError(
         "the shard was modified while it was indexed", path=path, remedy="open the dataset again"
     )
-
-
-@contextmanager
-def open_reader(storage: Storage, path: str, **options: Any) -> Iterator[RecordReader]:
-    """Open a RecordReader of a local or remote shard.
-
-    Raises:
-        StorageError: If a local shard is not a regular file.
-    """
-    source: BinaryIO = storage.open_stream(path) if storage.is_remote else RegularFile(path)
-    with source, RecordReader(source, **options) as reader:
-        yield reader
 
 
 def _assemble(

@@ -30,7 +30,6 @@ def build_index(
     label: str | None = None,
     force: bool = False,
     to_dali: AnyPath | bool = False,
-    mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -46,7 +45,6 @@ def build_index(
             existing index, or a feature with the name of a label).
         force: Rebuild a fresh index.
         to_dali: Write DALI's index files: True for beside the shards, or a directory.
-        mmap: Map local shards into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
         threads: Number of threads (default: the number of CPU cores).
         progress: Show a progress bar (default: if stderr is a terminal).
@@ -58,7 +56,7 @@ def build_index(
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
-    options = IndexBuilder(mmap=mmap, threads=threads, progress=progress)
+    options = IndexBuilder(threads=threads, progress=progress)
     return tuple(
         _build_split(layout, name, label, options, force, to_dali)
         for name in choose_splits(layout, split)

@@ -83,13 +83,11 @@ class LoadedIndex:
 
 
 @contextmanager
-def open_index(
-    files: ShardFiles, stem: str, problems: Problems, *, mmap: bool = True
-) -> Iterator[LoadedIndex]:
+def open_index(files: ShardFiles, stem: str, problems: Problems) -> Iterator[LoadedIndex]:
     """Load the index beside the shards; remote files are copied to a temporary directory."""
     storage = files.storage
     if not storage.is_remote:
-        yield _load_index(Path(files.directory), stem, problems, mmap)
+        yield _load_index(Path(files.directory), stem, problems)
         return
     with tempfile.TemporaryDirectory(prefix="covey-verify-") as directory:
         for name in index_names(stem).values():
@@ -99,10 +97,10 @@ def open_index(
                 continue
             with stream, open(Path(directory, name), "wb") as file:
                 shutil.copyfileobj(stream, file, 1 << 20)
-        yield _load_index(Path(directory), stem, problems, mmap)
+        yield _load_index(Path(directory), stem, problems)
 
 
-def _load_index(directory: Path, stem: str, problems: Problems, mmap: bool) -> LoadedIndex:
+def _load_index(directory: Path, stem: str, problems: Problems) -> LoadedIndex:
     names = index_names(stem)
     try:
         metadata = read_metadata(directory, stem)
@@ -115,7 +113,7 @@ def _load_index(directory: Path, stem: str, problems: Problems, mmap: bool) -> L
         return LoadedIndex(names)
 
     def load(which: str, dtype: np.dtype[Any], rows: int | None) -> NDArray[Any] | None:
-        return _load_array(directory / names[which], dtype, rows, problems, mmap)
+        return _load_array(directory / names[which], dtype, rows, problems)
 
     def is_intact(which: str, array: NDArray[Any] | None, checksum: int) -> bool:
         return array is not None and _check_checksum(names[which], array, checksum, problems)
@@ -139,12 +137,12 @@ def _load_index(directory: Path, stem: str, problems: Problems, mmap: bool) -> L
 
 
 def _load_array(
-    path: Path, dtype: np.dtype[Any], rows: int | None, problems: Problems, mmap: bool
+    path: Path, dtype: np.dtype[Any], rows: int | None, problems: Problems
 ) -> NDArray[Any] | None:
     """Load an array; None if it does not have the expected type and length."""
     try:
         with ArrayFile(path) as file:
-            array, trailing = file.load(MAX_READ_BYTES if mmap else None), file.rest
+            array, trailing = file.load(MAX_READ_BYTES), file.rest
     except FileNotFoundError:
         problems.add(path.name, _MISSING)
         return None
@@ -216,8 +214,7 @@ def _compare_rows(
 ) -> None:
     """Rebuild the rows of a shard and compare them with those of the index.
 
-    After a lost record, rows and records are aligned by their locations. Of a corrupt shard of GZIP
-    members only the rows before the first corrupt member are compared.
+    After a lost record, rows and records are aligned by their locations.
     """
     metadata = index.metadata
     assert metadata is not None

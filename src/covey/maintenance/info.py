@@ -21,11 +21,10 @@ from covey.index import (
     find_changed,
     index_names,
 )
-from covey.index.build import open_reader
+from covey.index.scan import open_reader
 from covey.index.store import find_index
 from covey.maintenance.duplicates import ContentHashes
 from covey.maintenance.report import choose_splits, shown_path
-from covey.maintenance.scan import ShardReader
 from covey.maintenance.values import ValueSurvey
 from covey.results import Duplicates, Info, SplitOverview, ValueSummary
 from covey.schema import Features
@@ -163,9 +162,8 @@ def _overview(layout: Layout, name: str, state: IndexState, values: _Values) -> 
     else:
         existing = next((path for path, stat in zip(paths, stats, strict=True) if stat), None)
         if existing is not None:
-            shard = ShardReader(storage, existing)
-            compression = shard.compression
-            shard.close()
+            with open_reader(storage, existing) as reader:
+                compression = reader.compression
     missing = [file for file, stat in zip(split.files.names, stats, strict=True) if stat is None]
     return SplitOverview(
         name=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from covey.errors import (
 )
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
+from covey.index.scan import open_source, scan_shards, state_of
 from covey.labels import Classes, extend_names, find_label, guess_label, is_string
 from covey.maintenance.compare import feature_differences
 from covey.maintenance.info import read_index_metadata
@@ -39,9 +40,7 @@ from covey.maintenance.report import (
 from covey.maintenance.scan import (
     CheckedShard,
     ExampleCheck,
-    ShardReader,
     ShardScanner,
-    scan_shards,
 )
 from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
@@ -51,7 +50,7 @@ from covey.schema.infer import survey_kinds
 from covey.schema.merge import describe, differences, unify
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import is_remote
-from covey.tfrecord import Block
+from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, is_path, parse_path, shown
@@ -73,7 +72,6 @@ def repair(
     features: Features | Mapping[str, Any] | None = None,
     mode: Mode = "error",
     delete_parts: bool = False,
-    mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -97,7 +95,6 @@ def repair(
         mode: ``"overwrite"`` replaces splits of ``output``; ``"error"`` raises if one exists.
         delete_parts: Without ``output``, delete parts of job arrays that are not committed, also
             those of jobs that are running.
-        mmap: Map local files into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
         threads: Number of threads (default: the number of CPU cores).
         progress: Show a progress bar (default: if stderr is a terminal).
@@ -139,7 +136,7 @@ def repair(
     declared = None if features is None else Features(features)
     count = thread_count(threads)
     with Progress(progress, None, "reading") as bar:
-        splits = [_SplitRepair(layout, name, declared, bar, count, mmap) for name in targets]
+        splits = [_SplitRepair(layout, name, declared, bar, count) for name in targets]
         common = _common_features(splits, layout.path)
         for each in splits:
             each.choose_label(common)
@@ -220,7 +217,6 @@ class _SplitRepair:
         declared: Features that the caller passed.
         bar: Progress bar.
         threads: Number of threads.
-        mmap: Map local files into memory during the scan.
     """
 
     def __init__(
@@ -230,14 +226,12 @@ class _SplitRepair:
         declared: Features | None,
         bar: Progress,
         threads: int,
-        mmap: bool,
     ) -> None:
         self.name = name
         self._layout = layout
         self._split = layout.splits[name]
         self._bar = bar
         self._threads = threads
-        self._mmap = mmap
         self._metadata = _readable_metadata(self._split)
         self.features = declared
         if declared is None:
@@ -257,7 +251,6 @@ class _SplitRepair:
             ExampleCheck(features, self._label),
             self._bar.add,
             self._split.records,
-            self._mmap,
             only_lost=True,
         )
         shards = range(len(self._split.files.names))
@@ -423,12 +416,14 @@ class _ValidRecords(OrderedRecords):
                 raise _changed(path)
 
     def _blocks(self, path: str, shard: CheckedShard) -> Iterator[Block]:
-        # Blocks are written from their buffers: a mapped file could be truncated meanwhile.
-        with closing(ShardReader(self._files.storage, path, mmap=False)) as file:
-            if file.stat() not in (None, shard.stat):
+        with (
+            open_source(self._files.storage, path) as file,
+            RecordReader(file, compression=shard.compression, on_error="skip") as reader,
+        ):
+            if state_of(file) not in (None, shard.stat):
                 raise _changed(path)
             invalid = np.array(shard.invalid, np.int64)
-            for each in file.read():
+            for each in reader.scan():
                 if isinstance(each, SkippedRecord):
                     continue
                 begin, end = np.searchsorted(invalid, [each.first, each.first + len(each)])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO
@@ -13,100 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._threads import ordered_map
-from covey.errors import CorruptRecordError, CoveyError, FileChangedError
+from covey.errors import CoveyError, FileChangedError
 from covey.filenames import find_moved, strip_record_suffixes
 from covey.index import BY_FILE, ShardFiles
 from covey.index.format import fingerprint_of
+from covey.index.scan import map_blocks, open_source, state_of
 from covey.labels import decode_strings, is_string
 from covey.maintenance.report import Problems, reason_of
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.infer import survey_block
-from covey.storage import Stat, Storage
-from covey.storage.local import local_stat
+from covey.storage import Stat
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import HEADER_BYTES, Members, RecordLocations
-from covey.tfrecord.recovery import salvage
-from covey.tfrecord.segments import CorruptFile
-from covey.untrusted import RegularFile
-
-# Blocks of one shard that are in flight.
-_MAX_BLOCKS_IN_FLIGHT = 4
-
-
-class ShardReader:
-    """A shard that is opened once, so that every pass reads the same file. To be closed.
-
-    Args:
-        storage: Storage of the shard.
-        path: Path of the shard.
-        mmap: Map a local shard into memory; False reads it.
-
-    Raises:
-        StorageError: If a local shard is not a regular file.
-    """
-
-    def __init__(self, storage: Storage, path: str, *, mmap: bool = True) -> None:
-        self._storage = storage
-        self._path = path
-        self._mmap = mmap
-        self._file = None if storage.is_remote else RegularFile(path)
-        with self.source() as source, closing(CorruptFile(source)) as file:
-            self.compression = file.compression
-            """Compression, which is also detected if the first bytes are corrupt."""
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-    def stat(self) -> Stat | None:
-        """Return the state of the open file; None if it is remote: each request validates it."""
-        return None if self._file is None else local_stat(self._file.stat())
-
-    def fingerprint(self, size: int) -> int:
-        """Return the fingerprint that an index stores."""
-        with self.source() as stream:
-            return fingerprint_of(stream, size)
-
-    @contextmanager
-    def source(self) -> Iterator[BinaryIO]:
-        """Open the content from its beginning."""
-        if self._file is not None:
-            self._file.seek(0)
-            yield self._file
-            return
-        with self._storage.open_stream(self._path) as stream:
-            yield stream
-
-    def read(self, members: Members | None = None) -> Iterator[Block | SkippedRecord]:
-        """Yield the valid records in order, and the corrupt ranges between them.
-
-        Args:
-            members: List that is filled with the members of a compressed shard, up to the first
-                corrupt one.
-        """
-        done = 0
-        if self.compression is not None and members is not None:
-            # The recovery does not track members: they are read first, as far as they are valid.
-            try:
-                with (
-                    self.source() as source,
-                    RecordReader(source, compression=self.compression) as reader,
-                ):
-                    for block in reader.blocks(members=members):
-                        yield block
-                        done = block.first + len(block)
-                return
-            except CorruptRecordError:
-                pass
-        with self.source() as source:
-            for found in salvage(source, compression=self.compression, mmap=self._mmap):
-                if isinstance(found, SkippedRecord) or found.first >= done:
-                    yield found
-                elif found.first + len(found) > done:
-                    yield found[done - found.first :]
+from covey.tfrecord.block import HEADER_BYTES, RecordLocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,50 +160,29 @@ class CheckedShard:
 class ScannedRows:
     """Locations and classes of the records of a shard, from which the index builder fills rows."""
 
-    def __init__(self, compression: str | None, *, by_member: bool) -> None:
+    def __init__(self, compression: str | None) -> None:
         self.locations = RecordLocations(compression)
         self.runs: list[tuple[int, int]] = [(0, 0)]
         """Position and record id of the first record of each run without a lost record."""
-        self._by_member = by_member
-        self._ended = False
         self._labels = [np.zeros(0, np.int64)]
         self._known = [np.zeros(0, bool)]
 
     def add(self, found: CheckedBlock | SkippedRecord) -> None:
         """Add the records of a block, or note a corrupt range."""
         if isinstance(found, SkippedRecord):
-            # The members after a corrupt one are not tracked.
-            self._ended = self._ended or self._by_member
-            if found.lost:
-                self.runs.append((len(self.locations), found.record + 1))
-        elif not self._ended:
-            self.locations.add(found.block)
-            if found.labels is not None:
-                self._labels.append(found.labels)
-                known = np.ones(len(found.block), bool)
-                known[[row for row, _ in found.invalid]] = False
-                self._known.append(known)
+            self.runs.append((len(self.locations), found.record + 1))
+            return
+        self.locations.add(found.block)
+        if found.labels is not None:
+            self._labels.append(found.labels)
+            known = np.ones(len(found.block), bool)
+            known[[row for row, _ in found.invalid]] = False
+            self._known.append(known)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
         """Return the class ids, and which of them are known; None without a label."""
         labels = np.concatenate(self._labels)
         return (labels, np.concatenate(self._known)) if len(labels) else None
-
-
-def scan_shards(
-    scans: Sequence[Callable[[Executor | None], CheckedShard]], threads: int
-) -> list[CheckedShard]:
-    """Run scans of shards: concurrently if there are at least as many as threads, else by block.
-
-    Args:
-        scans: Functions that take the executor of the blocks; None scans them sequentially.
-        threads: Number of threads.
-    """
-    with ThreadPoolExecutor(threads, thread_name_prefix="covey-scan") as pool:
-        by_shard = len(scans) >= threads
-        blocks = None if by_shard or threads == 1 else pool
-        tasks = (partial(scan, blocks) for scan in scans)
-        return list(ordered_map(tasks, pool if by_shard else None, threads))
 
 
 @dataclass(frozen=True)
@@ -298,7 +195,6 @@ class ShardScanner:
         examples: Check of the records.
         progress: Function that is called with the number of records and bytes that were scanned.
         expected: Number of records of each shard by the metadata of the dataset, if it is known.
-        mmap: Map local shards into memory; False reads them.
         only_lost: Report only what is lost, without a limit of problems per file.
     """
 
@@ -307,19 +203,17 @@ class ShardScanner:
     examples: ExampleCheck
     progress: Callable[[int, int], None]
     expected: Sequence[int] | None = None
-    mmap: bool = True
     only_lost: bool = False
 
     def scan(
-        self, number: int, executor: Executor | None = None, *, by_member: bool | None = None
+        self, number: int, executor: Executor | None = None, *, rows: bool = False
     ) -> CheckedShard:
         """Scan a shard.
 
         Args:
             number: Index of the shard.
             executor: Executor that checks the blocks; None checks them in this thread.
-            by_member: Whether the rows of an index are collected that addresses the members of
-                GZIP files; False for one that does not; None collects no rows.
+            rows: Whether the rows of an index are collected.
         """
         name, path, storage = self.files.names[number], self.files.paths[number], self.files.storage
         path = path if storage.is_remote else find_moved(path)  # by a write meanwhile
@@ -330,13 +224,12 @@ class ShardScanner:
                 known = "" if self.expected is None else f", with {self.expected[number]:,} records"
                 found.problems.add(name, f"the shard is missing{known}")
                 return found
-            with closing(ShardReader(storage, path, mmap=self.mmap)) as shard:
-                found.stat, found.compression = shard.stat() or stat, shard.compression
-                if by_member is not None:
-                    found.rows = ScannedRows(shard.compression, by_member=by_member)
-                    found.fingerprint = shard.fingerprint(found.stat.size)
-                self._read(shard, found, executor)
-                if shard.stat() not in (None, found.stat):
+            with open_source(storage, path) as file:
+                found.stat = state_of(file) or stat
+                self._read(file, found, executor, rows)
+                if rows:
+                    found.fingerprint = fingerprint_of(file, found.stat.size)
+                if state_of(file) not in (None, found.stat):
                     found.problems.add(name, "the shard was changed while it was read")
                     found.is_corrupt = True
         except OSError as error:
@@ -349,21 +242,24 @@ class ShardScanner:
         problems = Problems(self.split, None) if self.only_lost else Problems(self.split)
         return CheckedShard(name, problems)
 
-    def _read(self, shard: ShardReader, found: CheckedShard, executor: Executor | None) -> None:
-        rows = found.rows
-        blocks = shard.read(None if rows is None else rows.locations.members)
-        tasks = (partial(self._check, each, found.name) for each in blocks)
-        with closing(ordered_map(tasks, executor, _MAX_BLOCKS_IN_FLIGHT)) as checked:
-            for each in checked:
-                if rows is not None:
-                    rows.add(each)
+    def _read(
+        self, file: BinaryIO, found: CheckedShard, executor: Executor | None, rows: bool
+    ) -> None:
+        with RecordReader(file, on_error="skip") as reader:
+            found.compression = reader.compression
+            if rows:
+                found.rows = ScannedRows(reader.compression)
+            members = None if found.rows is None else found.rows.locations.members
+            check = partial(self._check, name=found.name)
+            for each in map_blocks(check, reader.scan(members=members), executor):
+                if found.rows is not None:
+                    found.rows.add(each)
                 if isinstance(each, SkippedRecord):
                     found.is_corrupt = True
-                    found.record_ids += each.lost
-                    if each.lost or not self.only_lost:
-                        found.problems.add(
-                            found.name, each.reason, record=each.record, offset=each.offset
-                        )
+                    found.record_ids += 1
+                    found.problems.add(
+                        found.name, each.reason, record=each.record, offset=each.offset
+                    )
                 else:
                     self._count(found, each)
 

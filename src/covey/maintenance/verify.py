@@ -22,6 +22,7 @@ from covey.filenames import (
     record_file_stem,
 )
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
+from covey.index.scan import scan_shards
 from covey.labels import find_label
 from covey.maintenance.compare import (
     compare_classes,
@@ -41,7 +42,6 @@ from covey.maintenance.scan import (
     CheckedShard,
     ExampleCheck,
     ShardScanner,
-    scan_shards,
 )
 from covey.results import Report
 from covey.schema import Features
@@ -56,7 +56,6 @@ def verify(
     path: AnyPath | Iterable[AnyPath],
     *,
     split: str | None = None,
-    mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -69,7 +68,6 @@ def verify(
     Args:
         path: Dataset or files, as for :func:`covey.open`.
         split: Name of the split to verify, or several: ``"train+test"`` (default: all).
-        mmap: Map local files into memory; False reads them, which is slower.
         storage_options: Options of fsspec for a URL: credentials, an endpoint.
         threads: Number of threads (default: the number of CPU cores).
         progress: Show a progress bar (default: if stderr is a terminal).
@@ -92,7 +90,7 @@ def verify(
         known = [layout.splits[name].records for name in names]
         total = None if None in known else sum(sum(each or ()) for each in known)
         bar = stack.enter_context(Progress(progress, total, "verifying"))
-        splits = [_SplitCheck(layout, name, stack, bar.add, mmap) for name in names]
+        splits = [_SplitCheck(layout, name, stack, bar.add) for name in names]
         scans = [scan for each in splits for scan in each.scans()]
         scanned = iter(scan_shards(scans, count))
         for each in splits:
@@ -121,7 +119,6 @@ class _SplitCheck:
         name: str,
         stack: ExitStack,
         progress: Callable[[int, int], None],
-        mmap: bool,
     ) -> None:
         self._layout = layout
         self._split = layout.splits[name]
@@ -132,7 +129,7 @@ class _SplitCheck:
         for absent in self._split.missing:
             self._split_problems.add(absent, "the shard is missing")
         self._index = stack.enter_context(
-            open_index(self.files, self._split.stem, self._index_problems, mmap=mmap)
+            open_index(self.files, self._split.stem, self._index_problems)
         )
         metadata, file = self._index.metadata, self._index.names["metadata"]
         if metadata is not None:
@@ -147,16 +144,14 @@ class _SplitCheck:
                 label = None
         names = None if metadata is None else metadata.label_strings
         examples = ExampleCheck(features, label, names)
-        self._scanner = ShardScanner(
-            name, self.files, examples, progress, self._split.records, mmap
-        )
+        self._scanner = ShardScanner(name, self.files, examples, progress, self._split.records)
 
     def scans(self) -> list[Callable[[Executor | None], CheckedShard]]:
         """Return a function for each shard that scans it and compares it with the index."""
         return [partial(self._scan, number) for number in range(len(self.files.names))]
 
     def _scan(self, number: int, executor: Executor | None) -> CheckedShard:
-        shard = self._scanner.scan(number, executor, by_member=self._index.by_member)
+        shard = self._scanner.scan(number, executor, rows=self._index.metadata is not None)
         compare_shard(self._index, self._index.rows_of(shard.name), shard)
         shard.rows, shard.surveys, shard.strings = None, [], set()  # they take memory
         return shard

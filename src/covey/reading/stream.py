@@ -11,7 +11,7 @@ from covey._threads import cpu_count, ordered_map
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.reader import OnError
+from covey.tfrecord.scan import OnError
 from covey.urls import AnyPath, parse_paths
 
 # Approximate size of the task of a decoding thread: large enough that the overhead is negligible,
@@ -31,7 +31,6 @@ def read_batches(
     verify: bool = True,
     on_error: OnError = "raise",
     max_record_bytes: int = 1 << 28,
-    mmap: bool = True,
     skipped: list[SkippedRecord] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read files in order, in batches of columns.
@@ -43,7 +42,7 @@ def read_batches(
         names: The features to decode (default: all).
         drop_remainder: Whether to drop a last batch with fewer examples.
         threads: Decoding threads (default: one per CPU core). The batches do not depend on it.
-        compression, verify, on_error, max_record_bytes, mmap: As for :class:`covey.RecordReader`. A
+        compression, verify, on_error, max_record_bytes: As for :class:`covey.RecordReader`. A
             valid record that is not an Example of these features is always an error.
         skipped: A list to which ``on_error="skip"`` appends the skipped records.
 
@@ -64,7 +63,6 @@ def read_batches(
         "verify": verify,
         "on_error": on_error,
         "max_record_bytes": max_record_bytes,
-        "mmap": mmap,
     }
     blocks = _blocks(files, options, [] if skipped is None else skipped)
     tasks = _tasks(blocks, batch_size, drop_remainder)

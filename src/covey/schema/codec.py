@@ -26,7 +26,6 @@ from covey.schema.diagnostics import (
 from covey.schema.guess import is_hugging_face_file
 from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
-from covey.tfrecord.block import reading
 
 Rounding = Mapping[str, tuple[int, int]]
 """How many numbers in the lists of a feature were rounded to float32, and how many there are."""
@@ -76,9 +75,8 @@ def decode_blocks(
         sources = np.repeat(np.arange(len(blocks), dtype=np.uint32), counts)
         offsets = np.concatenate([block.offsets for block in blocks])
         lengths = np.concatenate([block.lengths for block in blocks])
-    with reading(blocks):
-        data = [block.data for block in blocks]
-        return decoder.decode_buffers(data, sources, offsets, lengths, check, dense)
+    data = [block.data for block in blocks]
+    return decoder.decode_buffers(data, sources, offsets, lengths, check, dense)
 
 
 # Arrays up to this size are allocated as the schema requires; larger ones only if the records have

@@ -11,7 +11,6 @@ from covey import _core
 from covey.schema.features import Features
 from covey.schema.images import Image
 from covey.tfrecord import Block
-from covey.tfrecord.block import reading
 
 Size = tuple[int, int]
 
@@ -123,8 +122,7 @@ class ImageSurvey:
         if not self._names:
             return
         survey = _core.ImageSurvey(self._names)
-        with reading([block]):
-            survey.add_records(block.data, block.offsets, block.lengths)
+        survey.add_records(block.data, block.offsets, block.lengths)
         with self._lock:
             for name, found in zip(self._names, survey.results(), strict=True):
                 self._totals[name] += ImageSummary(*found)

@@ -30,7 +30,6 @@ from covey.schema.guess import (
 from covey.schema.tensor import Steps, Tensor
 from covey.schema.types import Feature
 from covey.tfrecord import Block
-from covey.tfrecord.block import reading
 
 if TYPE_CHECKING:
     from covey.schema.features import Features
@@ -349,8 +348,7 @@ def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
 def survey_block(survey: _core.Survey, block: Block) -> None:
     """Add the records of a block to a survey."""
     try:
-        with reading([block]):
-            survey.add_records(block.data, block.offsets, block.lengths)
+        survey.add_records(block.data, block.offsets, block.lengths)
     except _core.Fault as fault:
         record = block.first + fault.row
         raise ExampleError(example_reason(fault), path=block.name, record=record) from None

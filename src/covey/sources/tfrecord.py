@@ -224,7 +224,7 @@ def _infer_valid(files: Sequence[str]) -> Features:
     def records() -> Iterator[bytes]:
         probe = _core.Survey()
         for file in files:
-            with RecordReader(file, on_error="skip", mmap=False) as reader:
+            with RecordReader(file, on_error="skip") as reader:
                 for record in reader:
                     try:
                         probe.add(record)

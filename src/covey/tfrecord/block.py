@@ -10,9 +10,7 @@ frame in the decompressed member. Other compressed files can only be read from t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,44 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import FileChangedError, FormatError
+from covey.errors import FormatError
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
-
-
-class SharedDescriptor:
-    """A duplicate of the descriptor of a file, closed with the last reference to it.
-
-    Args:
-        descriptor: The descriptor; the caller keeps it.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = os.dup(descriptor)
-
-    def size(self) -> int:
-        """Return the current size of the file."""
-        return os.fstat(self._descriptor).st_size
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-
-
-def is_truncated(window: Any, mapped_from: SharedDescriptor | None, end: int) -> bool:
-    """Return whether a window may have been read as zeros because its file was truncated.
-
-    To be called after each read.
-
-    Args:
-        window: Bytes of a file.
-        mapped_from: The file, if the window is mapped.
-        end: The offset in the file at which the window ends.
-    """
-    # Bytes after the end of the file in its last page are zeros, and raise no fault.
-    return _core.has_faulted(window) or (mapped_from is not None and mapped_from.size() < end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,16 +46,13 @@ class Block:
     """Offset of the buffer in the (decompressed) file."""
     verified: bool = True
     """Whether the checksums of the data were verified."""
-    mapped_from: SharedDescriptor | None = None
-    """The file, if the buffer is mapped."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            with reading([self]):
-                return iter(_core.slice_records(self.data, self.offsets, self.lengths))
+            return iter(_core.slice_records(self.data, self.offsets, self.lengths))
         except _core.Fault:
             raise ValueError(f"{self.name}: a record of the block is outside its data") from None
 
@@ -106,23 +68,6 @@ class Block:
         )
 
 
-@contextmanager
-def reading(blocks: Sequence[Block]) -> Iterator[None]:
-    """Check, after the body of the ``with`` statement, that the files of blocks are not truncated.
-
-    The data of a mapped block reads as zeros once its file is truncated.
-
-    Raises:
-        FileChangedError: If a file is truncated; it relocations any other error.
-    """
-    try:
-        yield
-    finally:
-        for block in blocks:
-            if is_truncated(block.data, block.mapped_from, block.position + len(block.data)):
-                raise FileChangedError("the file was truncated while it was read", path=block.name)
-
-
 def join_blocks(blocks: Sequence[Block]) -> Block:
     """Return the records of several blocks in one.
 
@@ -136,40 +81,13 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     empty = [np.zeros(0, np.uint64)]
     offsets = np.concatenate(empty + [block.offsets for block in blocks])
     lengths = np.concatenate(empty + [block.lengths for block in blocks])
-    with reading(blocks):
-        joined = _core.copy_frames([block.data for block in blocks], sources, offsets, lengths)
-    return Block(*joined)
+    return Block(*_core.copy_frames([each.data for each in blocks], sources, offsets, lengths))
 
 
-def checksum_reason(fault: _core.Fault, record: int | None = None) -> str:
-    """Return the reason of the error for a wrong checksum.
-
-    Args:
-        fault: A fault with the code ``length_checksum`` or ``data_checksum``.
-        record: Index of the record in its file; a wrong length of the first record suggests that
-            the file has another format.
-    """
+def checksum_reason(fault: _core.Fault) -> str:
+    """Return the reason of the error for a wrong checksum, a fault of the native core."""
     part = fault.code.removesuffix("_checksum")
-    reason = f"{part} checksum is {fault.found:#010x}, expected {fault.expected:#010x}"
-    if part == "length" and record == 0:
-        reason += "; the file may not be a TFRecord file"
-    return reason
-
-
-def truncation_reason(available: int, needed: int) -> str:
-    """Return the reason of the error for a truncated frame.
-
-    Args:
-        available: Bytes of the frame that the file has.
-        needed: Bytes of the complete frame; 0 if its header is truncated.
-    """
-    expected = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-    return f"the file ends after {available} of {expected}"
-
-
-def limit_reason(needed: int, limit: int) -> str:
-    """Return the reason of an error for a frame whose record exceeds ``max_record_bytes``."""
-    return f"the length of the record is {needed - FRAME_BYTES} bytes, over the limit of {limit}"
+    return f"{part} checksum is {fault.found:#010x}, expected {fault.expected:#010x}"
 
 
 def starts_with_frame(data: bytes | memoryview) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import threading
@@ -24,11 +23,9 @@ from covey.tfrecord.block import (
     HEADER_BYTES,
     Block,
     RecordLocations,
-    reading,
 )
 from covey.tfrecord.compression import gzip_member, parse_compression
-from covey.tfrecord.reader import RecordReader
-from covey.tfrecord.streams import PathOrFile, check_path_or_file
+from covey.tfrecord.reader import PathOrFile, RecordReader, check_path_or_file
 from covey.urls import check_local, is_path
 
 # Maximum number of members that are being compressed or wait to be written.
@@ -255,13 +252,12 @@ class RecordWriter:
             offsets = block.offsets - np.uint64(begin)
             self._locations.add(replace(block, offsets=offsets, position=self._data_bytes))
         self._data_bytes += end - begin
-        with reading([block]):
-            if self.compression == "GZIP":
-                ends = block.offsets + block.lengths + np.uint64(FOOTER_BYTES)
-                self._emit_members(frames, begin, ends)
-            else:
-                data = frames[begin:end]
-                self._put(data if self._zlib is None else self._zlib.compress(data))
+        if self.compression == "GZIP":
+            ends = block.offsets + block.lengths + np.uint64(FOOTER_BYTES)
+            self._emit_members(frames, begin, ends)
+        else:
+            data = frames[begin:end]
+            self._put(data if self._zlib is None else self._zlib.compress(data))
         self._emitted += len(block)
 
     def _emit_members(self, frames: memoryview, begin: int, ends: NDArray[np.uint64]) -> None:
@@ -319,8 +315,6 @@ class RecordWriter:
                     raise BlockingIOError(f"{self.name}: the file accepts no more bytes")
                 view = view[taken:] if taken is not None else view[:0]
         except BaseException as error:
-            if isinstance(error, OSError) and error.errno == errno.EFAULT:
-                _core.crc32c(view)  # a truncated map: this read marks it as faulted
             # The file may have part of a frame, so records after it could not be read.
             self._failure = error
             self._closed = True
