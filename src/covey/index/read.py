@@ -153,7 +153,7 @@ def read_index(
     _check_classes(classes, metadata, path)
     path = directory / names["by_class"]
     ids = id_dtype(metadata.records)
-    by_class = _load(path, ids, metadata.records, ids_checksum, map_from)
+    by_class = _load(path, ids, metadata.records, ids_checksum, map_from, limit=metadata.records)
     return Index(metadata, rows, classes, by_class, home, mmap=mmap)
 
 
@@ -186,8 +186,9 @@ def _load(
     checksum: int,
     map_from: int | None,
     check: _core.RowCheck | None = None,
+    limit: int | None = None,
 ) -> NDArray[Any]:
-    """Return a verified array."""
+    """Return a verified array; its values are below ``limit``."""
     try:
         file = _open_array(path)
     except FileNotFoundError:
@@ -208,6 +209,9 @@ def _load(
         found = done = 0
         for chunk in file.chunks(_CHUNK_BYTES):
             found = _core.crc32c(chunk, found)
+            if limit is not None and (most := int(np.frombuffer(chunk, dtype).max())) >= limit:
+                reason = f"it has the record id {most}; must be below {limit}"
+                raise FormatError(reason, path=path)
             try:
                 if check is not None:
                     check.add(chunk)
