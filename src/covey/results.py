@@ -53,8 +53,6 @@ class SkippedRecord:
     """Byte offset of the frame, in the decompressed data if the file is compressed."""
     bytes: int | None = None
     """Size of the skipped range; None if it extends to the end of the file, or is unknown."""
-    lost: bool = True
-    """Whether data is lost; False if only the checksum of a GZIP member is wrong."""
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ class _SplitRepair:
             ExampleCheck(features, self._label),
             self._bar.add,
             self._split.records,
-            only_lost=True,
+            max_problems=None,
         )
         shards = range(len(self._split.files.names))
         return scan_shards([partial(scanner.scan, each) for each in shards], self._threads)

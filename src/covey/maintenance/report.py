@@ -22,6 +22,9 @@ from covey.urls import AnyPath, is_path, parse_path, shown
 
 _METADATA_SUFFIXES = (".json", ".txt")
 
+MAX_PROBLEMS = 10_000
+"""Most problems of one file that are listed by default."""
+
 
 class Problems:
     """A list of problems; of each file at most ``max_per_file`` are listed, the rest are counted.
@@ -31,7 +34,7 @@ class Problems:
         max_per_file: Most problems of one file that are listed; None lists all.
     """
 
-    def __init__(self, split: str | None = None, max_per_file: int | None = 10_000) -> None:
+    def __init__(self, split: str | None = None, max_per_file: int | None = MAX_PROBLEMS) -> None:
         self.listed: list[Problem] = []
         self.unlisted = 0
         """Number of problems that were only counted."""

@@ -18,7 +18,7 @@ from covey.index import BY_FILE, ShardFiles
 from covey.index.format import fingerprint_of
 from covey.index.scan import map_blocks, open_source, state_of
 from covey.labels import decode_strings, is_string
-from covey.maintenance.report import Problems, reason_of
+from covey.maintenance.report import MAX_PROBLEMS, Problems, reason_of
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.infer import survey_block
@@ -195,7 +195,7 @@ class ShardScanner:
         examples: Check of the records.
         progress: Function that is called with the number of records and bytes that were scanned.
         expected: Number of records of each shard by the metadata of the dataset, if it is known.
-        only_lost: Report only what is lost, without a limit of problems per file.
+        max_problems: Most problems of a shard that are listed; None lists all.
     """
 
     split: str
@@ -203,7 +203,7 @@ class ShardScanner:
     examples: ExampleCheck
     progress: Callable[[int, int], None]
     expected: Sequence[int] | None = None
-    only_lost: bool = False
+    max_problems: int | None = MAX_PROBLEMS
 
     def scan(
         self, number: int, executor: Executor | None = None, *, rows: bool = False
@@ -239,8 +239,7 @@ class ShardScanner:
         return found
 
     def _new(self, name: str) -> CheckedShard:
-        problems = Problems(self.split, None) if self.only_lost else Problems(self.split)
-        return CheckedShard(name, problems)
+        return CheckedShard(name, Problems(self.split, self.max_problems))
 
     def _read(
         self, file: BinaryIO, found: CheckedShard, executor: Executor | None, rows: bool
