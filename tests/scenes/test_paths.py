@@ -17,7 +17,6 @@ from covey.samplers import (
     load_image,
 )
 from covey.sources import open_source
-from covey.tfrecord.recovery import salvage
 from covey.writer import TFRecordWriter
 
 FEATURES = covey.Features({"x": "int64", "label": "int64"})
@@ -101,7 +100,6 @@ def test_one_path_to_write(one, tmp_path):
         writer.write(b"two")
     with covey.RecordReader(one(tmp_path / "x.tfrecord")) as reader:
         assert list(reader) == [b"one", b"two"]
-    assert [len(block) for block in salvage(one(tmp_path / "x.tfrecord"))] == [2]
     TFRecordWriter(
         lambda split: enumerate(EXAMPLES), FEATURES.encode, one(tmp_path / "datum"), "train", 8
     ).create_records()
@@ -174,7 +172,6 @@ WRONG = [
         (lambda path: TFDatasetMultiShotMemorySampler(path, 2), "dataset_name"),
         (covey.RecordReader, "source"),
         (covey.RecordWriter, "target"),
-        (salvage, "source"),
     ],
 )
 def test_other_types(function, option, path, shards, monkeypatch):

@@ -26,7 +26,6 @@ from covey.index import read
 from covey.maintenance.repair import repair
 from covey.maintenance.verify import verify
 from covey.storage import LocalStorage
-from covey.tfrecord.recovery import salvage
 
 MAX_ATTEMPTS = 40
 RECORDS = 1200
@@ -145,7 +144,7 @@ def index_shards(directory, path, mmap):
         files = covey.index.ShardFiles(
             LocalStorage(), str(directory), tuple(os.path.basename(each) for each in paths)
         )
-        indexing = covey.index.IndexBuilder(None, "label", mmap=mmap, threads=2, progress=False)
+        indexing = covey.index.IndexBuilder(None, "label", threads=2, progress=False)
         assert len(indexing.build(files)) == RECORDS
 
     yield action
@@ -156,7 +155,7 @@ def read_records(directory, path, mmap):
         expected = list(reader)
 
     def action():
-        with RecordReader(path, mmap=mmap) as reader:
+        with RecordReader(path) as reader:
             assert list(reader) == expected
 
     yield action
@@ -166,7 +165,7 @@ def stream_batches(directory, path, mmap):
     paths = sorted(shard_paths(directory))
 
     def action():
-        found = covey.reading.read_batches(paths, FEATURES, 100, mmap=mmap, threads=2)
+        found = covey.reading.read_batches(paths, FEATURES, 100, threads=2)
         at = 0
         for each in found:
             check_rows(each, np.arange(at, at + len(each["x"])))
@@ -178,7 +177,7 @@ def stream_batches(directory, path, mmap):
 
 def verify_all(directory, path, mmap):
     def action():
-        report = verify(directory, mmap=mmap, threads=2, progress=False)
+        report = verify(directory, threads=2, progress=False)
         if not report.is_valid:
             assert all(problem.file == path.name for problem in report.problems)
             raise CorruptRecordError(str(report), path=path.name, record=0, offset=0)
@@ -192,7 +191,7 @@ def repair_all(directory, path, mmap):
 
     def action():
         shutil.rmtree(target, ignore_errors=True)
-        found = repair(directory, target, mmap=mmap, threads=2, progress=False)
+        found = repair(directory, target, threads=2, progress=False)
         if found.lost:
             raise CorruptRecordError(str(found), path=path.name, record=0, offset=0)
         with opened(target) as ds:
@@ -228,11 +227,14 @@ def race(kind, directory, mmap, attempts):
     return failed
 
 
-RACES = [read_batches, read_ids, read_raw, index_shards, read_records, stream_batches, verify_all]
+MAPPED = [read_batches, read_ids, read_raw]
+READ = [index_shards, read_records, stream_batches, verify_all, repair_all]
+RACES = [(kind, mmap) for kind in MAPPED for mmap in (True, False)] + [
+    (kind, False) for kind in READ
+]
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("kind", [*RACES, repair_all], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("kind", "mmap"), RACES, ids=lambda each: getattr(each, "__name__", each))
 def test_shard_truncated_during_a_read(copy, elsewhere, kind, mmap):
     attempts = 6 if kind is repair_all else MAX_ATTEMPTS
     assert elsewhere(race, kind.__name__, copy, mmap, attempts) > 0
@@ -272,59 +274,6 @@ def truncate_index(directory, name, kind):
 def test_mapped_index_is_truncated(copy, elsewhere, name, kind):
     found = elsewhere(truncate_index, copy, name, kind)
     assert found in ("FileChangedError", "FormatError")
-
-
-def use_truncated_block(directory, salvaged, removed):
-    """Truncate the file of a mapped block, and return the paths of the errors of each use."""
-    path = shard_paths(directory)[1]
-    target = directory.parent / "written"
-    with RecordReader(path) as reader:
-        (block,) = salvage(path) if salvaged else reader.blocks()
-        os.truncate(path, 0 if removed is None else path.stat().st_size - removed)
-    paths = []
-    for use in (
-        lambda: list(block),
-        lambda: list(block[5:9]),
-        lambda: FEATURES.decode_batch(block),
-        lambda: FEATURES.decode_batch([block, block]),
-        lambda: write_block(target, block),
-    ):
-        try:
-            use()
-        except FileChangedError as error:
-            paths.append(error.path)
-    return paths
-
-
-def write_block(path, block):
-    with contextlib.suppress(covey.errors.ClosedError), covey.RecordWriter(path) as writer:
-        writer.write_block(block)
-
-
-# An access to the last page of a truncated file raises no signal: the missing bytes are zeros.
-@pytest.mark.parametrize("removed", [1, None], ids=["in the last page", "all"])
-@pytest.mark.parametrize("salvaged", [False, True])
-def test_use_of_a_block_whose_file_was_truncated(copy, elsewhere, salvaged, removed):
-    path = shard_paths(copy)[1]
-    size = path.stat().st_size
-    assert (size - 1) // 4096 == (size - 2) // 4096
-    assert elsewhere(use_truncated_block, copy, salvaged, removed) == [str(path)] * 5
-
-
-def test_descriptor_is_closed_with_the_last_mapped_block(copy):
-    path = shard_paths(copy)[1]
-
-    def count():
-        links = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
-        return sum(os.path.realpath(each) == str(path.resolve()) for each in links)
-
-    with RecordReader(path) as reader:
-        (block,) = reader.blocks()
-        part = block[5:9]
-    del block
-    assert count() == 1
-    del part
-    assert count() == 0
 
 
 @pytest.mark.parametrize("verify", [False, True])
