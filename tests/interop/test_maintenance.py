@@ -92,8 +92,10 @@ def test_records_that_are_not_examples_are_those_that_protobuf_rejects(cases):
 
 def test_valid_records_of_corrupt_files_are_repaired(tmp_path):
     cases = corrupt_files(tmp_path, example_records)
+    # If the first bytes are corrupt, the compression is not detected.
+    cases = [case for case in cases if case.compression is None or case.first != (0, 0)]
     wrong = []
-    for number, case in enumerate(cases[::12]):
+    for number, case in enumerate(cases[::23]):
         new = tmp_path / str(number)
         survivors = [record for record in case.survivors if is_example(record)]
         if not survivors:
@@ -103,9 +105,7 @@ def test_valid_records_of_corrupt_files_are_repaired(tmp_path):
         repaired = repair(case.path, new, threads=1)
         lost = [p for p in repaired.lost if "Example" not in p.reason]
         first = (lost[0].record, lost[0].offset) if lost else None
-        only_trailer = case.first is not None and not lost
-        is_right = first == case.first or (only_trailer and "trailer" in case.kind)
-        if records(new) != survivors or not is_right or not verify(new).is_valid:
+        if records(new) != survivors or first != case.first or not verify(new).is_valid:
             wrong.append(case.path.name)
     assert wrong == []
 
@@ -134,16 +134,6 @@ def test_tfds_opens_a_repaired_dataset(tmp_path):
     assert len(found) == 59
     assert set(found) < set(range(60))
     assert builder.info.features["species"].names == list(NAMES)
-
-
-def test_tfds_opens_repaired_files(tmp_path):
-    (tmp_path / "x").mkdir()
-    with covey.RecordWriter(tmp_path / "x" / "one.tfrecord") as writer:
-        for n in range(6):
-            writer.write(example(a=[n], label=[n % 3]))
-    repair(tmp_path / "x", tmp_path / "new")
-    dataset = tfds.builder_from_directory(tmp_path / "new").as_dataset("train")
-    assert sorted(each["a"] for each in tfds.as_numpy(dataset)) == list(range(6))
 
 
 class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):

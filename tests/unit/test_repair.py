@@ -134,7 +134,7 @@ def test_compression_is_kept(tmp_path, new, compression):
 
 
 @given(bad=st.sets(st.integers(0, 19), max_size=19), seed=st.integers(0, 999))
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_invalid_records_are_skipped(valid, tmp_path_factory, bad, seed):
     parent = tmp_path_factory.mktemp("misfits")
     directory = shutil.copytree(valid, parent / "birds")
