@@ -32,7 +32,7 @@ _COMMON = np.dtype(
     [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
 )
 
-_MAX_PINS = 256
+_MAX_PINS = 64
 
 # Larger offsets are not valid, and do not fit signed arithmetic.
 _MAX_OFFSET = np.uint64(2**62)
