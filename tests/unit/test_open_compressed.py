@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import os
 import pickle
 import shutil
 import zlib
@@ -21,6 +22,7 @@ from covey.errors import (
     SkippedRecordsWarning,
     StorageError,
 )
+from covey.reading import decompressed
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +217,19 @@ def test_deleted_cache(long_stream, cache):
         with pytest.raises(FileChangedError, match="open it again"):
             copy[5]
         assert numbers(opened(long_stream, mmap=mmap), [5]) == [5]
+
+
+def test_shard_changes_while_it_is_decompressed(long_stream, cache, monkeypatch):
+    class Changing(decompressed.Inflater):
+        def read(self, size):
+            os.utime(long_stream, (1, 1))
+            return super().read(size)
+
+    monkeypatch.setattr(decompressed, "Inflater", Changing)
+    with pytest.raises(FileChangedError, match="changed while it was decompressed") as caught:
+        opened(long_stream)
+    assert caught.value.path == str(long_stream)
+    assert not inodes(cache)
 
 
 def test_several_threads_open_a_stream(long_stream, cache):

@@ -107,7 +107,7 @@ class FileWindow(Window):
             self.error = f"the file was truncated from {before} to {self.size} bytes"
         elif len(data) < wanted:
             self.error = "the file was truncated while it was read"
-        self.begin, self.data = at, memoryview(b"" if self.error else data)
+        self.begin, self.data = at, memoryview(data)
         self.ended = bool(self.error) or at + wanted >= self.size
 
 
