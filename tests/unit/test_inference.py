@@ -12,7 +12,8 @@ from schemas import datasets, mixtures, plain, same
 from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import ExampleError, FeatureError
-from covey.schema.infer import Inference, integer_range, join_ranges
+from covey.schema.infer import Inference, integer_range
+from covey.schema.lattice import join_ranges
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
 

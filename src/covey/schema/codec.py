@@ -23,7 +23,7 @@ from covey.schema.diagnostics import (
     record_error,
     value_error,
 )
-from covey.schema.guess import is_hugging_face_file
+from covey.schema.lattice import is_hugging_face_file
 from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
 

@@ -17,14 +17,14 @@ from covey.errors import ExampleError, FeatureError
 from covey.schema.codec import count_rows, flat_items, leaf, nest
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.diagnostics import add_feature, example_reason
-from covey.schema.guess import (
-    Guess,
-    dtype_of,
-    guess_bytes,
-    guess_default,
-    guess_lists,
-    guess_value,
+from covey.schema.lattice import (
+    DECIMAL,
+    Seen,
+    feature_of,
     integer_limits,
+    look_at,
+    look_at_column,
+    unify,
     widen,
 )
 from covey.schema.tensor import Steps, Tensor
@@ -34,17 +34,11 @@ from covey.tfrecord import Block
 if TYPE_CHECKING:
     from covey.schema.features import Features
 
+__all__ = ["Inference", "feature_of", "unify"]
+
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
 
-
-@dataclasses.dataclass(frozen=True)
-class InferenceState:
-    """What an :class:`Inference` has found."""
-
-    count: int
-    """Number of examples."""
-    features: tuple[tuple[tuple[str, ...], Guess, int], ...]
-    """Path and type of each feature, and the number of examples that have it."""
+Path = tuple[str, ...]
 
 
 class Inference:
@@ -62,25 +56,10 @@ class Inference:
     ) -> None:
         self.defaults = defaults or {}
         self.types = types or {}
-        self._count = 0
-        self._guesses: dict[tuple[str, ...], Guess] = {}
-        self._seen: dict[tuple[str, ...], int] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no feature was found yet."""
-        return not self._guesses
-
-    def add(self, example: Mapping[str, Any], position: int | None = None) -> None:
-        """Add an example; its position (by default the number of examples) is for messages."""
-        position = self._count if position is None else position
-        if not isinstance(example, Mapping):
-            raise FeatureError(
-                f"example {position} is of type {type(example).__name__}; must be a dict of values"
-            )
-        for path, value in flat_items(example):
-            self._add_value(path, value, position)
-        self._count += 1
+        self.count = 0
+        """Number of examples."""
+        self.found: dict[Path, Seen] = {}
+        """What was found of each feature, by its path."""
 
     @property
     def is_exact(self) -> bool:
@@ -90,68 +69,54 @@ class Inference:
         a list of integers could be encoded, but is inferred as int64.
         """
         return all(
-            guess.dtype is not None or not (guess.depth or None in guess.shape)
-            for guess in self._guesses.values()
+            not seen.is_empty
+            or (isinstance(seen.feature, Tensor) and None not in seen.feature.shape)
+            for seen in self.found.values()
         )
 
-    def add_column(self, path: tuple[str, ...], column: Any) -> None:
+    def add(self, example: Mapping[str, Any], position: int | None = None) -> None:
+        """Add an example; its position (by default the number of examples) is for messages."""
+        position = self.count if position is None else position
+        if not isinstance(example, Mapping):
+            raise FeatureError(
+                f"example {position} is of type {type(example).__name__}; must be a dict of values"
+            )
+        for path, value in flat_items(example):
+            self._add_value(path, value, position)
+        self.count += 1
+
+    def add_column(self, path: Path, column: Any) -> None:
         """Add the values of one feature in all examples."""
-        self._count = max(self._count, len(column))
-        if isinstance(column, np.ndarray) and column.dtype != object:
-            low, high = integer_limits(column)
-            try:
-                dtype = dtype_of(column)
-            except FeatureError as error:
-                raise add_feature(error, "/".join(path)) from None
-            guess = Guess(0, dtype, column.shape[1:], array=True, low=low, high=high)
-            self._set(path, self._widened(path, guess), len(column))
-            return
-        if isinstance(column, list) and set(map(type, column)) == {bytes}:
-            self._set(path, self._widened(path, guess_bytes(column)), len(column))
-            return
-        lists = guess_lists(column)
-        if lists is not None:
-            self._set(path, self._widened(path, lists), len(column))
+        self.count = max(self.count, len(column))
+        try:
+            seen = look_at_column(column)
+        except FeatureError as error:
+            raise add_feature(error, "/".join(path)) from None
+        if seen is not None:
+            self.found[path] = self._widened(path, seen)
             return
         for position, value in enumerate(column):
             self._add_value(path, value, position)
 
-    def _add_value(self, path: tuple[str, ...], value: Any, position: int) -> None:
+    def _add_value(self, path: Path, value: Any, position: int) -> None:
         name = "/".join(path)
         if value is None and name in self.defaults:
             return
         try:
-            guess = guess_value(value, position)
+            seen = look_at(value, position)
         except FeatureError as error:
             error.example, error.feature = position, name
             raise
-        self._set(path, self._widened(path, guess), 1)
-
-    @property
-    def names(self) -> set[str]:
-        """Names of the features that were found."""
-        return {"/".join(path) for path in self._guesses}
-
-    def dtypes(self) -> dict[str, str | None]:
-        """Return the dtype of each feature; None if all its values are empty lists."""
-        return {"/".join(path): guess.dtype for path, guess in self._guesses.items()}
-
-    def set_integer_ranges(self, ranges: Mapping[str, tuple[int, int]]) -> None:
-        """Add the ranges of integers in examples that have exactly the inferred types."""
-        for path, guess in self._guesses.items():
-            if "/".join(path) in ranges:
-                own = ranges["/".join(path)]
-                low, high = join_ranges((guess.low, guess.high), own)
-                self._guesses[path] = dataclasses.replace(guess, low=low, high=high)
+        self.found[path] = self._widened(path, seen)
 
     def check_names(self, example: Mapping[str, Any]) -> None:
         """Check that an example has the features of those before it, except for defaults."""
-        if not self._guesses:
+        if not self.found:
             return
         names = {path for path, _ in flat_items(example)}
-        for path in (*self._guesses, *names):
+        for path in (*self.found, *names):
             name = "/".join(path)
-            if name in self.defaults or (path in names) == (path in self._guesses):
+            if name in self.defaults or (path in names) == (path in self.found):
                 continue
             if path in names:
                 raise FeatureError(
@@ -160,7 +125,7 @@ class Inference:
                     remedy="pass defaults=, or pass features=",
                 )
             raise FeatureError(
-                f"it is missing, but example {self._guesses[path].example} has it",
+                f"it is missing, but example {self.found[path].example} has it",
                 feature=name,
                 remedy="pass defaults=",
             )
@@ -180,111 +145,92 @@ class Inference:
             Whether the features have changed.
         """
         # All or nothing: the caller may catch the error and continue without the other.
-        found = {
-            path: self._widened(path, guess, integers) for path, guess in other._guesses.items()
-        }
-        changed = False
-        for path, guess in found.items():
-            before = self._guesses.get(path)
-            changed |= before is None or before.form != guess.form
-            self._set(path, guess, other._seen[path])
-        self._count += other._count
+        found = {path: self._widened(path, seen, integers) for path, seen in other.found.items()}
+        changed = any(
+            path not in self.found or not self.found[path].has_type_of(seen)
+            for path, seen in found.items()
+        )
+        self.found |= found
+        self.count += other.count
         return changed
 
     def _widened(
         self,
-        path: tuple[str, ...],
-        guess: Guess,
+        path: Path,
+        seen: Seen,
         integers: Callable[[str], tuple[int, int]] | None = None,
-    ) -> Guess:
-        """Return the type that fits the values so far and another one."""
-        before = self._guesses.get(path)
-        name = "/".join(path)
-        guess = self._declared(guess, name)
-        if before is None:
-            return guess
-        if integers is not None and before.dtype != guess.dtype and before.dtype in NUMBERS:
-            low, high = join_ranges((before.low, before.high), integers(name))
-            before = dataclasses.replace(before, low=low, high=high)
-        return widen(before, guess, name)
+    ) -> Seen:
+        """Return the feature that fits the values so far and others."""
+        before, name = self.found.get(path), "/".join(path)
+        try:
+            seen = self._declared(seen, name)
+            if before is None:
+                return seen
+            if integers is not None and before.dtype != seen.dtype and before.dtype in NUMBERS:
+                before = before.with_integers(integers(name))
+            return widen(before, seen, name)
+        except FeatureError as error:
+            raise add_feature(error, name) from None
 
-    def _declared(self, guess: Guess, name: str) -> Guess:
-        """Return a type with the declared dtype, if there is one."""
-        dtype = self.types.get(name)
-        if dtype is None or guess.dtype is None:
-            return guess
-        return dataclasses.replace(guess, dtype=dtype, low=0, high=0, image="")
-
-    def _set(self, path: tuple[str, ...], guess: Guess, seen: int) -> None:
-        self._guesses[path] = guess
-        self._seen[path] = self._seen.get(path, 0) + seen
+    def _declared(self, seen: Seen, name: str) -> Seen:
+        return seen.with_dtype(self.types[name]) if name in self.types else seen
 
     def kinds(self, *, is_final: bool = False) -> dict[str, Any]:
         """Return the features that fit all examples so far, nested like the examples.
 
         Args:
-            is_final: Whether no examples follow; see :meth:`Guess.feature`.
+            is_final: Whether all values are known. Otherwise, Python floats that are the same in
+                float32 are float64, stored as float32; see :func:`restore_decimals`.
         """
-        if not self._count:
+        if not self.count:
             raise FeatureError(
                 "there are no examples to infer features from", remedy="declare them"
             )
-        self._check_nesting()
-        kinds: dict[tuple[str, ...], Any] = {}
-        for path, guess in self._guesses.items():
+        for path, seen in self.found.items():
+            for outer in (path[:i] for i in range(1, len(path))):
+                if outer in self.found:
+                    raise FeatureError(
+                        f"example {self.found[outer].example} has a value, example "
+                        f"{seen.example} has a dict",
+                        feature="/".join(outer),
+                    )
+        kinds: dict[Path, Any] = {}
+        for path, seen in self.found.items():
             name = "/".join(path)
-            if self._seen[path] < self._count and name not in self.defaults:
+            if seen.count < self.count and name not in self.defaults:
                 raise FeatureError(
-                    f"example {guess.example} has it, but only {self._seen[path]} of "
-                    f"{self._count} examples do",
+                    f"example {seen.example} has it, but only {seen.count} of {self.count} "
+                    "examples do",
                     feature=name,
                     remedy="pass defaults=",
                 )
-            try:
-                kinds[path] = self._feature(guess, name, is_final)
-            except FeatureError as error:
-                raise add_feature(error, name) from None
+            if name in self.defaults:
+                seen = self._with_default(seen, name)
+            is_decimal = seen.is_decimal and not is_final and name not in self.types
+            feature: Any = DECIMAL if is_decimal else seen.feature
+            if name in self.defaults:
+                try:
+                    feature = dataclasses.replace(feature, default=self.defaults[name])
+                except FeatureError as error:
+                    raise add_feature(error, name) from None
+            kinds[path] = feature
         return nest(kinds)
 
-    def _check_nesting(self) -> None:
-        for path, guess in self._guesses.items():
-            for i in range(1, len(path)):
-                other = self._guesses.get(path[:i])
-                if other is not None:
-                    raise FeatureError(
-                        f"example {other.example} has a value, example {guess.example} has a dict",
-                        feature="/".join(path[:i]),
-                    )
-
-    def _feature(self, guess: Guess, name: str, is_final: bool) -> Any:
-        """Return the feature that fits the values, and the default if there is one."""
-        is_final = is_final or name in self.types
-        if name not in self.defaults:
-            return guess.feature(is_final=is_final)
+    def _with_default(self, seen: Seen, name: str) -> Seen:
+        """Return the feature that fits the values and the default."""
         default = self.defaults[name]
         try:
-            both = widen(guess, self._declared(guess_default(default, guess), name), name)
+            own = look_at(default, seen.example)
+            if own.is_decimal and seen.is_array and seen.feature == own.feature:
+                # A float of Python has the dtype of numpy floats that hold it.
+                own = dataclasses.replace(own, is_array=True)
+            return widen(seen, self._declared(own, name), name)
         except FeatureError:
             raise FeatureError(
-                f"the default is {default!r}, but example {guess.example} has {guess.feature()}; "
-                "no feature fits both"
+                f"the default is {default!r}, but example {seen.example} has {seen.feature}; "
+                "no feature fits both",
+                feature=name,
             ) from None
-        feature: Any = both.feature(is_final=is_final)
-        return dataclasses.replace(feature, default=default)
-
-    def state(self) -> InferenceState:
-        """Return what was found, without the defaults."""
-        found = ((path, guess, self._seen[path]) for path, guess in self._guesses.items())
-        return InferenceState(self._count, tuple(found))
-
-    @classmethod
-    def from_state(cls, state: InferenceState) -> Inference:
-        """Return the inference of a state, without defaults."""
-        found = cls()
-        found._count = state.count
-        for path, guess, seen in state.features:
-            found._guesses[path], found._seen[path] = guess, seen
-        return found
 
     def finish(self) -> dict[str, Any]:
         """Return the features that fit all examples, after the last one.
@@ -293,15 +239,13 @@ class Inference:
             FeatureError: If a feature that has a default occurs in no example.
         """
         kinds = self.kinds(is_final=True)
-        unknown = [name for name in self.types if tuple(name.split("/")) not in self._guesses]
-        if unknown:
-            raise FeatureError(
-                "its type is declared, but no example has it",
-                feature=unknown[0],
-                choices=self.names,
-            )
-        for name in self.defaults:
-            if tuple(name.split("/")) not in self._guesses:
+        names = {"/".join(path) for path in self.found}
+        for name in (*self.types, *self.defaults):
+            if name not in names and name in self.types:
+                raise FeatureError(
+                    "its type is declared, but no example has it", feature=name, choices=names
+                )
+            if name not in names:
                 raise FeatureError(
                     "no example has it, so its type is unknown",
                     feature=name,
@@ -465,8 +409,3 @@ def integer_range(features: Features, block: Block, name: str) -> tuple[int, int
     while hasattr(column, "values"):  # ragged or sparse
         column = column.values
     return integer_limits(np.asarray(column))
-
-
-def join_ranges(*ranges: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest range that contains all ranges."""
-    return min(low for low, _ in ranges), max(high for _, high in ranges)

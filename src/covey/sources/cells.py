@@ -8,7 +8,7 @@ from typing import Any
 
 from covey._core import is_same_in_float32
 from covey.labels import LABEL_NAMES
-from covey.schema.guess import MAX_EXACT_FLOAT64, float_dtype
+from covey.schema.lattice import MAX_EXACT_FLOAT64, float_dtype
 
 # 007 is a string: as an integer it would lose its zeros.
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")

@@ -25,8 +25,8 @@ from covey.labels import (
 )
 from covey.schema import ClassLabel, Features
 from covey.schema.codec import Rounding, Rows, add_rounding, count_rows, flat_items
-from covey.schema.guess import count_rounded
 from covey.schema.infer import infer_column_kinds
+from covey.schema.lattice import count_rounded
 from covey.shuffle.keys import (
     ClassSizes,
     Key,

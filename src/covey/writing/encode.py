@@ -19,7 +19,8 @@ from covey.labels import find_label
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import ExampleBlock, Rounding, add_rounding
-from covey.schema.infer import Inference, integer_range, join_ranges
+from covey.schema.infer import Inference, integer_range
+from covey.schema.lattice import join_ranges
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks
@@ -109,7 +110,7 @@ class ItemEncoder:
     @property
     def current_features(self) -> Features | None:
         """Features that were inferred from the examples so far; None if workers cannot use them."""
-        is_known = not self._inference.is_empty and self._inference.is_exact
+        is_known = self._inference.found and self._inference.is_exact
         return self._features if is_known else None
 
     def final_features(self) -> Features:
@@ -127,7 +128,7 @@ class ItemEncoder:
 
     def begin_with(self, inference: Inference) -> None:
         """Infer features that fit the examples of another inference as well."""
-        if self._infers and not inference.is_empty:
+        if self._infers and inference.found:
             self._inference = inference
             self._use(Features(inference.kinds()))
 

@@ -20,7 +20,8 @@ from covey.labels import Classes
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import Rounding
-from covey.schema.infer import Inference, integer_range, join_ranges
+from covey.schema.infer import Inference, integer_range
+from covey.schema.lattice import join_ranges
 from covey.shuffle.buckets import (
     TABLE_DTYPE,
     RunFile,

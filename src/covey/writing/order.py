@@ -26,8 +26,8 @@ from covey.labels import (
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import Rounding, add_rounding, leaf
-from covey.schema.guess import is_decimal, restore_decimals
-from covey.schema.infer import integer_range, join_ranges
+from covey.schema.infer import integer_range
+from covey.schema.lattice import is_decimal, join_ranges, restore_decimals
 from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block

@@ -22,9 +22,9 @@ from covey.index.format import fingerprint
 from covey.labels import Classes
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.guess import Guess
-from covey.schema.infer import Inference, InferenceState
+from covey.schema.infer import Inference
 from covey.schema.json import features_from_json, features_to_json
+from covey.schema.lattice import Seen
 from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, make_table, read_table
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder
 from covey.storage import Storage
@@ -37,7 +37,7 @@ from covey.writing.order import RecordGroup
 from covey.writing.part_files import PART_FILE
 from covey.writing.pieces import Piece, source_files
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_PARTS = 100_000
 # These options do not change what a part contains.
 _LOCAL_OPTIONS = ("memory_limit", "workers")
@@ -341,27 +341,24 @@ def result_from_json(
 
 def _inference_to_json(inference: Inference) -> dict[str, Any]:
     """Return an inference, without its defaults, as values of JSON."""
-    state = inference.state()
     features = []
-    for path, guess, seen in state.features:
-        fields = {each.name: getattr(guess, each.name) for each in dataclasses.fields(guess)}
-        if guess.audio is not None:
-            fields["audio"] = features_to_json(Features({"audio": guess.audio}))
-        features.append({**fields, "path": path, "seen": seen})
-    return {"count": state.count, "features": features}
+    for path, seen in inference.found.items():
+        fields = {each.name: getattr(seen, each.name) for each in dataclasses.fields(seen)}
+        fields["feature"] = features_to_json(Features({"value": seen.feature}))
+        features.append({**fields, "path": path})
+    return {"count": inference.count, "features": features}
 
 
 def _inference_from_json(content: Mapping[str, Any], name: str) -> Inference:
     """Return the inference of :func:`_inference_to_json`."""
-    features = []
+    inference = Inference()
+    inference.count = int(content["count"])
     for each in content["features"]:
         fields = dict(each)
-        path, seen = tuple(map(str, fields.pop("path"))), int(fields.pop("seen"))
-        fields["shape"] = tuple(None if n is None else int(n) for n in fields["shape"])
-        if fields["audio"] is not None:
-            fields["audio"] = features_from_json(fields["audio"], name)["audio"]
-        features.append((path, Guess(**fields), seen))
-    return Inference.from_state(InferenceState(int(content["count"]), tuple(features)))
+        path = tuple(map(str, fields.pop("path")))
+        fields["feature"] = features_from_json(fields["feature"], name)["value"]
+        inference.found[path] = Seen(**fields)
+    return inference
 
 
 @contextmanager

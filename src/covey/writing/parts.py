@@ -34,7 +34,7 @@ from covey.errors import CoveyError, DatasetError
 from covey.index.format import content_checksum
 from covey.results import WriteResult
 from covey.schema import Features
-from covey.schema.guess import is_decimal
+from covey.schema.lattice import is_decimal
 from covey.shuffle.buckets import hash_bits
 from covey.storage import LocalStorage, is_remote, open_storage
 from covey.urls import shown

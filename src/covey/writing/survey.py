@@ -19,7 +19,8 @@ from covey.errors import CoveyError, FeatureError
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.columns import NUMBERS
-from covey.schema.infer import Inference, join_ranges
+from covey.schema.infer import Inference, Path
+from covey.schema.lattice import join_ranges
 from covey.shuffle.buckets import TABLE_DTYPE, add_tables
 from covey.shuffle.keys import RecordOrder
 from covey.writing.encode import Chunk, ItemEncoder
@@ -148,7 +149,7 @@ def first_inference(
             encoder.encode([item])
         except CoveyError:  # the map task reports it
             return None
-        if encoder.inference is not None and not encoder.inference.is_empty:
+        if encoder.inference is not None and encoder.inference.found:
             return encoder.inference
     return None
 
@@ -197,16 +198,17 @@ def merge_features(pieces: Sequence[MappedPiece], options: WriteOptions, query: 
     found = [
         (mapped, mapped.result.inference)
         for mapped in pieces
-        if mapped.result.inference is not None and not mapped.result.inference.is_empty
+        if mapped.result.inference is not None and mapped.result.inference.found
     ]
     merged = Inference(options.defaults, options.types)
-    names = _names_of_mixed_dtypes([inference for _, inference in found])
+    paths = _paths_of_mixed_dtypes([inference for _, inference in found])
     for mapped, inference in found:
         own = copy.deepcopy(inference)
-        if names:
-            own.set_integer_ranges(_integer_ranges(mapped, names, query))
+        for path, limits in (_integer_ranges(mapped, paths, query) if paths else {}).items():
+            if path in own.found:
+                own.found[path] = own.found[path].with_integers(limits)
         try:
-            if not merged.is_empty:
+            if merged.found:
                 _check_names(merged, own)
             merged.merge(own)
         except FeatureError as error:
@@ -216,9 +218,9 @@ def merge_features(pieces: Sequence[MappedPiece], options: WriteOptions, query: 
 
 
 def _check_names(merged: Inference, own: Inference) -> None:
-    for name in merged.names ^ own.names:
-        if name not in merged.defaults:
-            has = "has it, but those before do not" if name in own.names else "lacks it"
+    for path in merged.found.keys() ^ own.found.keys():
+        if (name := "/".join(path)) not in merged.defaults:
+            has = "has it, but those before do not" if path in own.found else "lacks it"
             raise FeatureError(
                 f"an example of this piece {has}",
                 feature=name,
@@ -226,20 +228,24 @@ def _check_names(merged: Inference, own: Inference) -> None:
             )
 
 
-def _names_of_mixed_dtypes(found: Sequence[Inference]) -> list[str]:
+def _paths_of_mixed_dtypes(found: Sequence[Inference]) -> list[Path]:
     """Return features whose type depends on the range of their integers."""
-    dtypes: dict[str, set[str | None]] = {}
+    dtypes: dict[Path, set[str | None]] = {}
     for inference in found:
-        for name, dtype in inference.dtypes().items():
-            dtypes.setdefault(name, set()).add(dtype)
-    return [name for name, each in dtypes.items() if len(each) > 1 and each & {*NUMBERS}]
+        for path, seen in inference.found.items():
+            dtypes.setdefault(path, set()).add(seen.dtype)
+    return [path for path, each in dtypes.items() if len(each) > 1 and each & {*NUMBERS}]
 
 
 def _integer_ranges(
-    mapped: MappedPiece, names: Sequence[str], query: Query
-) -> dict[str, tuple[int, int]]:
-    ranges = query(mapped, integer_ranges, tuple(names))
-    return {name: join_ranges((0, 0), *(own[name] for own in ranges)) for name in names}
+    mapped: MappedPiece, paths: Sequence[Path], query: Query
+) -> dict[Path, tuple[int, int]]:
+    names = tuple(map("/".join, paths))
+    ranges = query(mapped, integer_ranges, names)
+    return {
+        path: join_ranges((0, 0), *(own[name] for own in ranges))
+        for path, name in zip(paths, names, strict=True)
+    }
 
 
 # Classes.

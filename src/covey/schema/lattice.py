@@ -1,0 +1,538 @@
+"""Type inference: the feature of one value, and the feature that fits several values.
+
+Floats of Python, and so of CSV and JSON, have no precision of their own:
+
+====================  ============================================================================
+single floats         float32 if the shortest decimal form of every value is the same in float32,
+                      such as 0.1, otherwise float64. While later values are unknown, they are
+                      encoded as float32; if one of these requires float64, the decimal forms of
+                      the others give their float64
+lists of floats       float32; how many values are rounded is counted
+integers beside them  exact, up to 2**24 in float32 and 2**53 in float64; others are errors
+====================  ============================================================================
+
+Scalars and arrays of numpy keep their dtype. Beside Python floats, numpy floats become float64.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.arrays import SparseArray
+from covey.errors import FeatureError, escape
+from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
+from covey.schema.columns import NUMBERS, STRINGS, Shape, as_array, inexact_integer, unify_shapes
+from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
+from covey.schema.images import Image
+from covey.schema.tensor import Tensor
+from covey.schema.types import ClassLabel, Feature, Ragged, Sparse
+
+# Arrays of these are stored as raw bytes: a list would take two to ten times the space.
+_RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
+# Integers up to these magnitudes are exact in float32 and float64.
+_MAX_EXACT = 1 << 24
+MAX_EXACT_FLOAT64 = 1 << 53
+_MAX_LIST_DEPTH = 16
+
+DECIMAL = Tensor("float64", encoding="list")
+"""Feature of Python floats that are the same in float32, until all values are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The feature that fits some values, and what it does not show of them."""
+
+    feature: Feature
+    example: int = 0
+    """The first example that has this feature, for messages."""
+    count: int = 1
+    """Number of the values."""
+    low: int = 0
+    """Minimum of 0 and the integers."""
+    high: int = 0
+    """Maximum of 0 and the integers."""
+    is_array: bool = False
+    """Whether the values are arrays rather than Python numbers."""
+    is_empty: bool = False
+    """Whether all values are empty lists, so that their dtype is not known."""
+    is_loaded: bool = False
+    """Whether a value is an image of Pillow rather than an encoded one."""
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype of the values; None if it is not known."""
+        if self.is_empty or isinstance(self.feature, Audio):
+            return None
+        return "bytes" if isinstance(self.feature, Image) else getattr(self.feature, "dtype", None)
+
+    @property
+    def is_decimal(self) -> bool:
+        """Whether the values are Python floats that are the same in float32."""
+        return self.feature == _FLOAT32 and not (self.is_array or self.is_empty)
+
+    def has_type_of(self, other: Seen) -> bool:
+        """Return whether the type of both is the same."""
+        return (self.feature, self.is_array, self.is_empty) == (
+            other.feature,
+            other.is_array,
+            other.is_empty,
+        )
+
+    def with_integers(self, limits: tuple[int, int]) -> Seen:
+        """Return values that include integers of these limits."""
+        low, high = join_ranges((self.low, self.high), limits)
+        return dataclasses.replace(self, low=low, high=high)
+
+    def with_dtype(self, dtype: str) -> Seen:
+        """Return values that are stored with a declared dtype."""
+        feature = self.feature
+        if self.is_empty or isinstance(feature, Audio):
+            return self
+        if isinstance(feature, (Ragged, Sparse)):
+            feature = dataclasses.replace(feature, dtype=dtype)
+        else:
+            shape = feature.shape if isinstance(feature, Tensor) else ()
+            feature = _tensor(dtype, shape, self.is_array)
+        return dataclasses.replace(self, feature=feature, low=0, high=0)
+
+
+def is_decimal(feature: Feature) -> bool:
+    """Return whether a feature is :data:`DECIMAL`, with any default."""
+    return isinstance(feature, Tensor) and (
+        (feature.dtype, feature.shape, feature.encoding) == ("float64", (), "list")
+    )
+
+
+def restore_decimals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values of a :data:`DECIMAL` feature, of which float32 was stored."""
+    with np.errstate(over="ignore"):
+        return _core.widen_by_decimal(np.ascontiguousarray(values, np.float32))
+
+
+def with_dtype(feature: Feature, dtype: str) -> Feature:
+    """Return a feature of the same shape with another dtype."""
+    if isinstance(feature, (Ragged, Sparse)):
+        return dataclasses.replace(feature, dtype=dtype)
+    if type(feature) is not Tensor:
+        return Tensor(dtype)
+    is_raw = feature.encoding != "list" and feature.dtype != "float64" and dtype not in STRINGS
+    encoding = feature.encoding if is_raw else None
+    return dataclasses.replace(feature, dtype=dtype, encoding=encoding)
+
+
+def count_rounded(values: Any) -> tuple[int, int]:
+    """Return how many numbers of lists float32 rounds, and how many there are.
+
+    Numbers whose shortest decimal form is the same in float32 are not rounded.
+    """
+    level: list[Any] = [each for each in values if isinstance(each, (list, tuple))]
+    while level and all(isinstance(each, (list, tuple)) for each in level):
+        level = list(itertools.chain.from_iterable(level))
+    floats = np.array([each for each in level if isinstance(each, float)], np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_exact = floats.astype(np.float32) == floats
+    is_same = _core.are_same_in_float32(floats).view(np.bool_)
+    return int((~(is_exact | is_same)).sum()), len(level)
+
+
+def is_hugging_face_file(value: Any) -> bool:
+    """Return whether a value is a dict that represents an image or a sound."""
+    return is_hugging_face_image(value) or is_hugging_face_audio(value)
+
+
+# The feature of values.
+
+
+def feature_of(value: Any) -> Feature:
+    """Return the feature that is inferred from a value.
+
+    >>> feature_of(0.1), feature_of([[1, 2], [3]])
+    (Tensor(dtype='float32', shape=(), encoding='list'), Ragged(dtype='int64', depth=2, shape=()))
+
+    Raises:
+        FeatureError: If no feature holds it.
+    """
+    return look_at(value).feature
+
+
+def look_at(value: Any, example: int = 0) -> Seen:
+    """Return the feature of a value of the example at this position."""
+    if isinstance(value, SparseArray):
+        return Seen(Sparse(dtype_of(value.values), value.shape), example, is_array=True)
+    if isinstance(value, str):
+        return Seen(_STR, example)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Seen(_feature_of_bytes(value), example)
+    if is_hugging_face_audio(value):
+        return Seen(guess_audio(value), example)
+    if is_hugging_face_image(value):
+        data = value["bytes"]
+        feature = Image() if data is None else _feature_of_bytes(data)
+        return Seen(feature, example, is_loaded=True)
+    if is_picture(value) and (dtype := picture_dtype(value)):
+        return Seen(Image(dtype=dtype), example, is_loaded=True)
+    if value is None:
+        raise FeatureError(
+            "the value is None",
+            remedy="remove it, or pass defaults= if other examples have a value",
+        )
+    if isinstance(value, (list, tuple)):
+        return _look_at_list(value, example)
+    if isinstance(value, float):
+        return Seen(_tensor("float32" if _core.is_same_in_float32(value) else "float64"), example)
+    array = as_array(value)
+    if isinstance(value, (bool, int)):
+        low, high = integer_limits(array)
+        return Seen(_tensor(_python_dtype([value], array)), example, low=low, high=high)
+    return look_at_array(array, example)
+
+
+def look_at_array(array: NDArray[Any], example: int = 0) -> Seen:
+    """Return the feature of an array."""
+    low, high = integer_limits(array)
+    feature = _tensor(dtype_of(array), array.shape, is_array=True)
+    return Seen(feature, example, low=low, high=high, is_array=True)
+
+
+def look_at_column(column: Any) -> Seen | None:
+    """Return the feature that fits all values of a column; None if each must be inspected."""
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        low, high = integer_limits(column)
+        feature = _tensor(dtype_of(column), column.shape[1:], is_array=True)
+        return Seen(feature, 0, len(column), low, high, is_array=True)
+    if not isinstance(column, list) or not column:
+        return None
+    types: set[type] = set(map(type, column))
+    if types == {bytes}:
+        return Seen(reduce(_unify_images, set(map(_feature_of_bytes, column))), 0, len(column))
+    level = column
+    while types == {list}:
+        level = list(itertools.chain.from_iterable(level))
+        types = set(map(type, level))
+    if level is column or not types or not types <= {bool, int, float}:
+        return None
+    try:
+        array = np.array(column)
+    except ValueError:  # lists of different lengths
+        return None
+    if array.dtype not in (np.bool_, np.int64, np.float64):
+        return None
+    dtype = "float32" if array.dtype == np.float64 else dtype_of(array)
+    # Beside floats, an integer that float32 does not hold makes the feature float64.
+    if dtype == "float32" and types != {float} and not (np.abs(array) <= _MAX_EXACT).all():
+        return None
+    low, high = integer_limits(array)
+    return Seen(_tensor(dtype, array.shape[1:]), 0, len(column), low, high)
+
+
+def _feature_of_bytes(data: bytes | bytearray | memoryview) -> Feature:
+    """Return the image feature of an encoded image, or the feature of other bytes."""
+    header = _core.image_header(data)
+    if header is None:
+        return _BYTES
+    return Image(dtype="uint16" if header[4] == 16 else "uint8")
+
+
+def _look_at_list(value: list[Any] | tuple[Any, ...], example: int) -> Seen:
+    """Return the feature of a list of numbers, strings or arrays, or of nested lists."""
+    if value and isinstance(value[0], Mapping):
+        names = ", ".join(f"{escape(str(name))!r}: [...]" for name in list(value[0])[:3])
+        raise FeatureError(
+            "the value is a list of dicts",
+            remedy=f"convert it to a dict of lists, {{{names}}}, which is how TFDS stores a "
+            "Sequence of dicts",
+        )
+    if value and all(isinstance(each, np.ndarray) and each.ndim for each in value):
+        if len({each.shape for each in value}) == 1:
+            return look_at_array(np.stack(value), example)
+        if any(each.ndim != 1 for each in value):
+            raise FeatureError("a list has arrays of different shapes")
+        return Seen(Ragged(dtype_of(np.concatenate(value))), example)
+    lengths: list[int | None] = []
+    level: list[Any] = [value]
+    while level and all(isinstance(each, (list, tuple)) for each in level):
+        if len(lengths) == _MAX_LIST_DEPTH:
+            raise FeatureError(f"lists are nested deeper than {_MAX_LIST_DEPTH} levels")
+        sizes = {len(each) for each in level}
+        lengths.append(sizes.pop() if len(sizes) == 1 else None)
+        level = [item for each in level for item in each]
+    if any(isinstance(each, (list, tuple, np.ndarray)) for each in level):
+        raise FeatureError("lists and single values are mixed at one level")
+    array = _leaf_array(level)
+    dtype = _python_dtype(level, array) if level else "float32"
+    feature = Ragged(dtype, len(lengths)) if None in lengths else _tensor(dtype, tuple(lengths))
+    low, high = integer_limits(array)
+    return Seen(feature, example, low=low, high=high, is_empty=not level)
+
+
+def _leaf_array(values: list[Any]) -> NDArray[Any]:
+    """Return Python values as an array, without loss of precision."""
+    if any(isinstance(value, (str, bytes)) for value in values):
+        if not all(isinstance(value, (str, bytes)) for value in values):
+            raise FeatureError("strings and numbers are mixed in a list")
+        return np.array([None] * len(values))  # only their types are used
+    array = as_array(values)
+    if array.dtype.kind in "fO" and all(isinstance(value, int) for value in values):
+        array = np.array(values, object)  # integers outside int64, which numpy converts to floats
+    return array
+
+
+def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
+    """Return the dtype of a Python integer, or of the values of a list."""
+    if isinstance(values[0], (str, bytes)):
+        return "str" if all(isinstance(value, str) for value in values) else "bytes"
+    if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
+        if min(values) < 0 or max(values) >= 2**64:
+            raise FeatureError(f"no dtype holds integers from {min(values)} to {max(values)}")
+        return "uint64"
+    dtype = dtype_of(array)
+    if dtype != "float64":
+        return dtype
+    largest = max((value for value in values if isinstance(value, int)), key=abs, default=0)
+    if abs(largest) > MAX_EXACT_FLOAT64:
+        raise inexact_integer(largest, "float64")
+    return float_dtype(abs(largest))
+
+
+def float_dtype(largest: int, *, is_float32: bool = True) -> str:
+    """Return the dtype of floats beside integers.
+
+    Args:
+        largest: Largest magnitude of the integers.
+        is_float32: Whether float32 holds the floats.
+    """
+    return "float32" if is_float32 and largest <= _MAX_EXACT else "float64"
+
+
+def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
+    """Return the minimum and the maximum of 0 and the integers of an array."""
+    if array.size == 0 or array.dtype.kind not in "iuO":
+        return 0, 0
+    if not isinstance(array.flat[0], (int, np.integer)):
+        return 0, 0
+    return min(0, int(array.min())), max(0, int(array.max()))
+
+
+def join_ranges(*ranges: tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest range that contains all ranges."""
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def dtype_of(array: NDArray[Any]) -> str:
+    """Return the dtype of a feature that holds an array."""
+    if array.dtype.kind in "UT":
+        return "str"
+    if array.dtype.kind == "S":
+        return "bytes"
+    if array.dtype.kind == "O" and array.size:
+        kinds = {type(each) for each in array.ravel().tolist()}
+        if kinds <= {str, bytes}:
+            return "str" if kinds == {str} else "bytes"
+    if array.dtype.name not in NUMBERS:
+        raise FeatureError(f"the value has dtype {array.dtype}, which a feature cannot have")
+    return str(array.dtype.name)
+
+
+@lru_cache(maxsize=1024)
+def _tensor(dtype: str, shape: Shape = (), is_array: bool = False) -> Tensor:
+    """Return the feature of tensors; arrays of small types are stored as raw bytes."""
+    is_raw = (is_array and shape and dtype in _RAW_IN_ARRAYS) or shape.count(None) > 1
+    return Tensor(dtype, shape, encoding="bytes" if is_raw else None)
+
+
+_FLOAT32, _STR, _BYTES = map(_tensor, ("float32", "str", "bytes"))
+
+
+# The feature that fits several values.
+
+
+def unify(a: Feature, b: Feature) -> Feature:
+    """Return the feature that fits the values of two features.
+
+    >>> unify(Tensor("int64", (2,)), Tensor("float32", (3,)))
+    Tensor(dtype='float32', shape=(None,), encoding='list')
+
+    Raises:
+        FeatureError: If there is none.
+    """
+    if a == b:
+        return a
+    if isinstance(a, ClassLabel) and (label := unify_labels(a, b)):
+        return label
+    is_raw = [
+        isinstance(each, Tensor) and bool(each.shape) and each.encoding == "bytes"
+        for each in (a, b)
+    ]
+    return widen(Seen(a, 0, is_array=is_raw[0]), Seen(b, 1, is_array=is_raw[1])).feature
+
+
+def unify_labels(a: ClassLabel, b: Feature | None) -> ClassLabel | None:
+    """Return the label that has the classes of both; names that are missing are no conflict."""
+    if not isinstance(b, ClassLabel):
+        return None
+    for more, less in ((a, b), (b, a)):
+        unnamed = less.names is None and (more.num_classes or 0) >= (less.num_classes or 0)
+        if extends(more, less) or unnamed:
+            return more
+    return None
+
+
+def extends(feature: Feature | None, base: Feature | None) -> bool:
+    """Return whether `feature` is `base`, or a label with the classes of `base` and more.
+
+    >>> extends(ClassLabel(["owl", "wren"]), ClassLabel(["owl"]))
+    True
+    """
+    if not isinstance(feature, ClassLabel) or not isinstance(base, ClassLabel):
+        return feature == base
+    if feature.names is None or base.names is None:
+        more = (feature.num_classes or 0) >= (base.num_classes or 0)
+        return feature.names is base.names and more
+    return feature.names[: len(base.names)] == base.names
+
+
+def widen(a: Seen, b: Seen, name: str | None = None) -> Seen:
+    """Return the feature that fits the values of both, of which those of `b` follow.
+
+    Args:
+        a: The first values.
+        b: The values after them.
+        name: Name of the feature, for errors.
+
+    Raises:
+        FeatureError: If there is none.
+    """
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    is_array = a.is_array or b.is_array
+    if a.has_type_of(b) and not a.is_empty:
+        feature: Feature = a.feature
+    elif isinstance(a.feature, Audio) or isinstance(b.feature, Audio):
+        feature = _unify_audio(a, b, name)
+    else:
+        feature = _unify_images(a.feature, b.feature)
+        if (a.is_loaded or b.is_loaded) and not isinstance(feature, Image):
+            # Images of Pillow cannot be stored with other bytes in one feature.
+            raise _conflict(a, b, "the type", _shown_type(a), _shown_type(b), name)
+        if not isinstance(feature, Image):
+            feature, is_array = _unify_lists(a, b, name)
+    is_same = feature == a.feature and a.is_empty == (a.is_empty and b.is_empty)
+    return Seen(
+        feature,
+        a.example if is_same else b.example,
+        a.count + b.count,
+        low,
+        high,
+        is_array,
+        a.is_empty and b.is_empty,
+        a.is_loaded or b.is_loaded,
+    )
+
+
+def _unify_audio(a: Seen, b: Seen, name: str | None) -> Audio:
+    x, y = a.feature, b.feature
+    if not isinstance(x, Audio) or not isinstance(y, Audio):
+        raise _conflict(a, b, "the type", _shown_type(a), _shown_type(b), name)
+    if x.sample_rate != y.sample_rate:
+        rates = f"{x.sample_rate} Hz", f"{y.sample_rate} Hz"
+        raise _conflict(a, b, "a sampling rate of", *rates, name)
+    if x.shape != y.shape:
+        raise _conflict(a, b, "a number of channels of", x.channels, y.channels, name)
+    return x if x.dtype == y.dtype else Audio(x.sample_rate, shape=x.shape)
+
+
+def _unify_images(a: Feature, b: Feature) -> Feature:
+    """Return the image that fits both; the feature of bytes if one is not an image."""
+    if not isinstance(a, Image) or not isinstance(b, Image):
+        return _BYTES
+    # Decoding reduces 16 bits to 8, but cannot give an image of 8 bits the range of 16.
+    dtype = a.dtype if a.dtype == b.dtype else "uint8"
+    return dataclasses.replace(a, dtype=dtype, shape=unify_shapes(a.shape, b.shape))
+
+
+def _unify_lists(a: Seen, b: Seen, name: str | None) -> tuple[Feature, bool]:
+    """Return the feature that fits numbers and strings, and whether they count as arrays."""
+    x, y = (_BYTES if isinstance(each.feature, Image) else each.feature for each in (a, b))
+    dtype = _unify_dtypes(a, b, name)
+    shapes = _shape_of(x), _shape_of(y)
+    if Sparse in map(type, (x, y)):
+        if type(x) is not type(y) or shapes[0] != shapes[1]:
+            raise _conflict(a, b, "shape", *shapes, name)
+        return Sparse(dtype, shapes[0]), True
+    # Integers of numpy do not give floats of Python a precision.
+    levels = [each.depth if isinstance(each, Ragged) else len(_shape_of(each)) for each in (x, y)]
+    floats = [each for each in (a, b) if not any(levels) and each.dtype in FLOATS]
+    if len({each.is_array for each in floats}) > 1:
+        dtype = "float64"
+    is_array = any(each.is_array for each in floats or (a, b))
+    if Ragged in map(type, (x, y)):
+        # Lists of equal lengths, and empty lists, fit a ragged feature of the same depth.
+        for each, own in zip((a, b), levels, strict=True):
+            if own != max(levels) and not each.is_empty:
+                raise _conflict(a, b, "depth", levels[0], levels[1], name)
+        return Ragged(dtype, max(levels)), is_array
+    # An empty list fits lists of any depth.
+    (short, is_empty), (deep, _) = sorted(
+        zip(shapes, (a.is_empty, b.is_empty), strict=True), key=lambda each: len(each[0])
+    )
+    rank = len(short)
+    if rank < len(deep) and not (is_empty and rank):
+        raise _conflict(a, b, "shape", *shapes, name)
+    shape = (*unify_shapes(short, deep[:rank]), *deep[rank:])
+    if None in shape:
+        shape = tuple(size or None for size in shape)  # a shape has no 0 beside None
+        if shape.count(None) > 1 and not is_array:
+            return Ragged(dtype, len(shape)), is_array  # Python lists
+    return _tensor(dtype, shape, is_array), is_array
+
+
+FLOATS = ("float16", "float32", "float64")
+
+
+def _shape_of(feature: Feature) -> Shape:
+    return feature.shape if isinstance(feature, (Tensor, Sparse)) else ()
+
+
+def _unify_dtypes(a: Seen, b: Seen, name: str | None) -> str:
+    """Return the dtype of the values of both."""
+    x, y = a.dtype, b.dtype
+    if x is None or y is None or x == y:
+        return x or y or "float32"
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    if {x, y} == {"str", "bytes"}:
+        return "bytes"
+    kinds = {"" if each in STRINGS else np.dtype(each).kind for each in (x, y)}
+    if "f" in kinds and len(kinds) > 1 and "" not in kinds:
+        largest = max(low, high, key=abs)
+        if abs(largest) > MAX_EXACT_FLOAT64:
+            error = inexact_integer(largest, "float64")
+            error.feature = name
+            raise error
+        return float_dtype(abs(largest), is_float32="float64" not in (x, y))
+    is_outside = "uint64" in (x, y) and kinds == {"i", "u"} and low < 0
+    if "" in kinds or is_outside or (low < 0 and high >= 2**63):
+        raise _conflict(a, b, "dtype", x, y, name)
+    if "uint64" in (x, y) and kinds == {"i", "u"}:
+        return "uint64"
+    return str(np.promote_types(x, y).name)
+
+
+def _conflict(a: Seen, b: Seen, what: str, x: object, y: object, name: str | None) -> FeatureError:
+    return FeatureError(
+        f"example {a.example} has {what} {x}, example {b.example} has {y}; no feature fits both",
+        feature=name,
+    )
+
+
+def _shown_type(seen: Seen) -> str:
+    if isinstance(seen.feature, (Audio, Image)):
+        return type(seen.feature).__name__.lower()
+    return str(seen.dtype or "an empty list")
