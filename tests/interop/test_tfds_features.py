@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from schemas import NUMBERS, datasets, plain, same
 
+import covey
 from covey import (
     ClassLabel,
     Features,
     Image,
     Ragged,
-    RecordReader,
     RecordWriter,
     Sparse,
     Steps,
@@ -366,14 +366,6 @@ def test_two_features_with_one_label_file():
     assert features_to_tfds(Features({"x-y": a, "x": {"y": a}}))[1] == {"x-y.labels.txt": ("a",)}
 
 
-@pytest.mark.parametrize("name", ["\0", "x" * 300])
-def test_features_whose_name_is_not_a_valid_file_name(tmp_path, name):
-    features = Features({name: ClassLabel(names=["a"])})
-    assert features_to_tfds(features)[1] == {}
-    save_features(tmp_path, features)
-    assert features_from_tfds(tmp_path) == Features({name: ClassLabel(num_classes=1)})
-
-
 # Datasets written by TFDS.
 
 
@@ -550,7 +542,16 @@ MADE = {
     "documented": (T.Scalar(np.int8, doc="a number"), lambda i: i),
 }
 # Encoded files, which covey returns unchanged.
-ENCODED = ["gif", "lazy sound", "video", "any video", "two frames", "videos", "images"]
+ENCODED = [
+    "gif",
+    "float image",
+    "lazy sound",
+    "video",
+    "any video",
+    "two frames",
+    "videos",
+    "images",
+]
 
 
 class Everything(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -585,9 +586,8 @@ def made_by_tfds(tmp_path_factory):
 @pytest.fixture(scope="module")
 def read_by_both(made_by_tfds):
     """The examples as covey reads them, and as TFDS does."""
-    features = features_from_tfds(made_by_tfds)
-    with RecordReader(next(made_by_tfds.glob("*.tfrecord*"))) as reader:
-        ours = [features.decode(record) for record in reader]
+    dataset = covey.open(made_by_tfds)
+    features, ours = dataset.features, list(dataset)
     no_autograph = tfds.decode.SkipDecoding()
     decoders = {**dict.fromkeys(ENCODED, no_autograph), "episode": {"frame": no_autograph}}
     builder = tfds.builder_from_directory(made_by_tfds)
@@ -603,16 +603,14 @@ def test_covey_reads_a_dataset_of_tfds(read_by_both, name):
         value = ours[name]
         if isinstance(features.get(name), Image):
             value = features[name].decode(value)
-        if name == "float image":
-            value = value.view(np.float32)
         assert agree(neutral(value), neutral(theirs[name]))
         if hasattr(value, "dtype") and value.dtype != object:
             found = getattr(theirs[name], "element_spec", theirs[name])
             assert value.dtype == found.dtype.as_numpy_dtype
 
 
-def test_features_of_a_dataset_of_tfds(made_by_tfds):
-    features = features_from_tfds(made_by_tfds)
+def test_features_of_a_dataset_of_tfds(read_by_both):
+    features, _ = read_by_both
     expected = {
         "label": ClassLabel(names=["wren", "owl"]),
         "in/label": ClassLabel(names=["x"]),
@@ -623,7 +621,7 @@ def test_features_of_a_dataset_of_tfds(made_by_tfds):
         "objects/box": Tensor("float32", (None, 4)),
         "nested float64": Ragged("float32"),
         "episode/action/pose": Tensor("float32", (None, 7), encoding="zlib_each"),
-        "float image": Image((None, None, 4)),
+        "float image": Tensor("bytes"),  # inferred from the records
         "lazy sound": Tensor("bytes"),
         "translation/fr": Tensor("str"),
     }
@@ -635,7 +633,8 @@ def by_both(directory, feature, value):
     theirs = T.FeaturesDict({"x": feature, "y": np.int64})
     theirs.save_config(directory)
     record = theirs.serialize_example({"x": value, "y": 1})
-    return features_from_tfds(directory).decode(record)["x"], record
+    features = features_from_tfds(directory, infer=lambda: Features.infer_records([record]))
+    return features.decode(record)["x"], record
 
 
 TWO = np.array([1, 2], np.int32)
@@ -664,7 +663,12 @@ STORED = {
     "lists of two": (T.Sequence(T.Sequence(np.int32, length=2)), [[1, 2]], [[1, 2]]),
     "no length": (T.Sequence(np.int32, length=0), [], []),
     "unknown rows": (T.Sequence(tensor(np.int32, (None,))), [TWO, TWO], [1, 2, 1, 2]),
-    "unknown pairs": (T.Sequence(tensor(np.int32, (None, 2))), [[TWO], [TWO]], [[1, 2], [1, 2]]),
+    "unknown pairs": (T.Sequence(tensor(np.int32, (None, 2))), [[TWO], [TWO]], [1, 2, 1, 2]),
+    "bfloat16": (
+        tensor(tf.bfloat16, (2,), "bytes"),
+        np.array([0.5, -3], tf.bfloat16.as_numpy_dtype),
+        np.array([0.5, -3], tf.bfloat16.as_numpy_dtype).tobytes(),
+    ),
     "sounds": (T.Sequence(T.Audio()), [np.arange(2), np.arange(2)], [0, 1, 0, 1]),
     "nested unknown rows": (
         T.Sequence(T.Sequence(tensor(np.int32, (None,)))),
@@ -679,17 +683,15 @@ STORED = {
     "dynamic memories": (
         T.Sequence(tensor(np.int32, (None, None), "bytes")),
         [np.stack([TWO] * 2), np.stack([TWO] * 3)],
-        {"shape": [[2, 2], [3, 2]], "value": [FOUR, SIX]},
-    ),
-    "nested dynamic memories": (
-        T.Sequence(T.Sequence(tensor(np.int32, (None, None), "bytes"))),
-        [[], [np.stack([TWO] * 2)]],
-        {"shape": [[], [[2, 2]]], "value": [[], [FOUR]]},
+        {"shape": [2, 2, 3, 2], "value": [FOUR, SIX]},
     ),
     "nested zlibs": (
         T.Sequence(T.Sequence(tensor(np.int32, (2,), "zlib"))),
         [[], [TWO]],
-        [[], [zlib.compress(TWO.tobytes())]],
+        {
+            "ragged_flat_values": zlib.compress(TWO.tobytes()),
+            "ragged_row_lengths_0": [0, 1],
+        },
     ),
     "dynamic complex": (
         tensor(np.complex64, (None, None), "bytes"),
@@ -717,26 +719,6 @@ def test_missing_text(tmp_path):
     assert features.decode(record)["x"].encode() == theirs.deserialize_example(record)["x"].numpy()
 
 
-@pytest.mark.parametrize("encoding", ["bytes", "zlib"])
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.complex64, tf.complex128], ids=lambda d: d.name)
-def test_dtypes_that_covey_lacks(tmp_path, dtype, encoding):
-    values = np.array([[0.5, -3], [7, 1]], dtype.as_numpy_dtype)
-    inner = tensor(dtype, (2,), encoding)
-    for feature in (tensor(dtype, (2, None), encoding), T.Sequence(inner, length=2)):
-        found, _ = by_both(tmp_path, feature, values)
-        assert found.view(dtype.as_numpy_dtype).reshape(2, 2).tolist() == values.tolist()
-
-
-def test_list_of_bfloat16(tmp_path):
-    theirs = T.FeaturesDict({"x": tensor(tf.bfloat16, (2,))})
-    theirs.save_config(tmp_path)
-    floats = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, -3]))
-    example = tf.train.Example(features=tf.train.Features(feature={"x": floats}))
-    record = example.SerializeToString()
-    found = features_from_tfds(tmp_path).decode(record)["x"]
-    assert found.tolist() == theirs.deserialize_example(record)["x"].numpy().tolist()
-
-
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # TFDS' own, of float64
 @pytest.mark.parametrize("shape", [(), (2,)])
 @pytest.mark.parametrize("dtype", [*NUMBERS, "str"])
@@ -757,7 +739,12 @@ def test_missing_optional_tensor(tmp_path, dtype, shape):
     ],
 )
 def test_optional_tensors_that_this_tfds_does_not_store(tmp_path, shape, encoding, expected):
-    content = {"dtype": "int8", "shape": shape, "encoding": encoding, "optional": True}
+    content = {
+        "dtype": "int8",
+        "shape": {"dimensions": shape},
+        "encoding": encoding,
+        "optional": True,
+    }
     (tmp_path / "features.json").write_text(one(content))
     assert features_from_tfds(tmp_path) == Features({"x": expected})
 
@@ -778,53 +765,6 @@ def test_top_level_features(tmp_path, top, expected):
     assert features_from_tfds(tmp_path) == expected
 
 
-# The content of nodes before TFDS 4.4.
-OLD = {
-    T.Image: {"shape": [None, 2, 1], "dtype": "uint8", "encoding_format": None},
-    T.LabeledImage: {"shape": [2, 2, 1], "dtype": None, "encoding_format": "png", "labels": 3},
-    T.Video: {"shape": [None, 2, 2, 3], "encoding_format": "png", "ffmpeg_extra_args": []},
-    T.Audio: {"shape": [None, 2], "dtype": "int16", "file_format": None, "sample_rate": 8000},
-    T.ClassLabel: {"num_classes": 3},
-    T.BBoxFeature: {},
-    T.Text: {},
-    T.Translation: {"languages": ["en", "fr"]},
-    T.TranslationVariableLanguages: {"languages": None},
-    T.Tensor: {"shape": [2, None], "dtype": "float32", "encoding": "zlib"},
-}
-
-
-def save_json(directory, content):
-    directory.mkdir()
-    (directory / FEATURES_FILE).write_text(json.dumps(content))
-    return features_from_tfds(directory)
-
-
-def test_files_of_older_versions(tmp_path):
-    def old(kind, content):
-        return {"type": f"{kind.__module__}.{kind.__name__}", "content": content}
-
-    leaves = {kind.__name__: old(kind, content) for kind, content in OLD.items()}
-    inner = old(T.Sequence, {"feature": leaves["Tensor"], "length": None})
-    content = old(T.FeaturesDict, {"in": old(T.FeaturesDict, leaves), "features": inner})
-    theirs = T.FeatureConnector.from_json(json.loads(json.dumps(content)))
-    theirs.save_config(tmp_path)
-    expected = features_from_tfds(tmp_path)
-    assert len(expected) == len(OLD) + 3
-    assert save_json(tmp_path / "old", content) == expected
-    assert save_json(tmp_path / "proto", theirs.to_json()) == expected
-    text = {**theirs.to_json(), "content": json.dumps(theirs.to_json()["content"])}
-    assert save_json(tmp_path / "text", text) == expected
-    # Before, an encoder could store a string as integers.
-    numbers = old(T.FeaturesDict, {"x": old(T.Text, {"use_encoder": True})})
-    assert save_json(tmp_path / "numbers", numbers)["x"] == Tensor("int64", (None,))
-
-
-def test_original_names_of_protobuf_fields(tmp_path):
-    image = {"shape": {"dimensions": [2, -1, 1]}, "encoding_format": "jpeg"}
-    (tmp_path / FEATURES_FILE).write_text(one(image, "image"))
-    assert features_from_tfds(tmp_path)["x"] == Image((2, None, 1), format="jpeg")
-
-
 class Odd(T.FeatureConnector):
     """A user-defined class, whose storage is not in the file."""
 
@@ -841,23 +781,11 @@ def test_user_defined_class_of_unknown_storage(tmp_path):
         features_from_tfds(tmp_path)
     path = str(tmp_path / FEATURES_FILE)
     check_error(caught.value, f"the class {__name__}.Odd ", path=path, feature="in/x")
-    assert "FeaturesDict, Sequence" in caught.value.remedy
+    found = features_from_tfds(tmp_path, infer=lambda: Features({"in/x": "int64", "y": "str"}))
+    assert found == {"in/x": Tensor("int64")}
 
 
 # Files read by a function.
-
-
-def test_files_are_read_by_a_function(made_by_tfds):
-    asked = []
-
-    def read(name):
-        asked.append(name)
-        return (made_by_tfds / name).read_bytes()
-
-    assert features_from_tfds("s3://birds/1.0.0", read) == features_from_tfds(made_by_tfds)
-    assert asked[0] == FEATURES_FILE
-    # A label file is found only by reading it.
-    assert set(asked[1:]) == {"label.labels.txt", "in-label.labels.txt", "counted.labels.txt"}
 
 
 def test_errors_have_the_path_that_was_read():
@@ -918,11 +846,6 @@ def test_packed_memory_of_any_shape(case):
         for record, value in zip(records, values, strict=True):
             assert same(neutral(theirs.deserialize_example(record)["x"]), value.tolist())
             assert same(features.decode(theirs.serialize_example({"x": value}))["x"], value)
-
-
-def test_packed_memory_can_be_written_to():
-    features = Features({"x": Tensor("int8", (2,), encoding="zlib")})
-    features.decode(features.encode({"x": [1, 2]}))["x"][0] = 3
 
 
 @pytest.mark.parametrize("encoding", ["zlib", "bytes_each", "zlib_each"])
@@ -989,11 +912,12 @@ def number(**fields):
     return one({"dtype": "int8", **fields})
 
 
+def sizes(*dimensions):
+    return number(shape={"dimensions": dimensions})
+
+
 def deep(levels):
     return [deep(levels - 1)] if levels else []
-
-
-TEXT = "tensorflow_datasets.core.features.text_feature.Text"
 
 
 def rejected(text, reason="", feature="x", **fields):
@@ -1012,41 +936,26 @@ INVALID = {
     "long class": rejected(one({}, "novel", name="x" * 5000), f"the class {'x' * 100} is not"),
     "several types": rejected(one({}, image={}), "several types: tensor, image"),
     "content of list": rejected(one([]), "expected a dict"),
-    "json of number": rejected(one({"json": 3}, "jsonFeature", TEXT), "found 3, expected a dict"),
-    "empty json": rejected(one({}, "jsonFeature", TEXT), "not valid JSON"),
-    "json of list": rejected(one({"json": "[]"}, "jsonFeature", TEXT), "expected a dict"),
-    "deep json": rejected(one({"json": "[" * 100_000}, "jsonFeature", TEXT), "not valid JSON"),
-    "old text": rejected(json.dumps({"type": TEXT, "content": "{"}), "not valid JSON", None),
-    "old list": rejected(json.dumps({"type": TEXT, "content": []}), "expected a dict", None),
-    "old message": rejected(
-        json.dumps({"type": "x", "proto_cls": deep(100)}), "the class x ", None
-    ),
-    "shape of text": rejected(number(shape="3"), "the shape is not a list"),
-    "sizes of text": rejected(number(shape=["a"]), "found 'a', expected a size"),
-    "sizes of lists": rejected(number(shape=deep(100)), "found a list of 1, expected a size"),
+    "json": rejected(one({"json": "{}"}, "jsonFeature"), "is not in the file"),
+    "before 4.4": rejected('{"type": "x", "content": {}}', "the class of the feature is", None),
+    "shape of text": rejected(number(shape="3"), "found '3', expected a dict"),
+    "sizes of text": rejected(sizes("a"), "found 'a', expected a size"),
+    "sizes of lists": rejected(sizes(deep(100)), "found a list of 1, expected a size"),
     "dimensions": rejected(number(shape={"dimensions": {}}), "the shape is not a list"),
-    "many dimensions": rejected(number(shape=["1"] * 100_000), "not a list of up to 32 sizes"),
-    "negative size": rejected(number(shape=["-2"]), "found '-2'"),
-    "size of float": rejected(number(shape=[1.5]), "found 1.5, expected a size"),
-    "many digits": rejected(number(shape=["9" * 5000]), "expected a size"),
-    "huge": rejected(number(shape=[2**20, 2**20]), "2 GiB"),
-    "no dtype": rejected(one({}), option="dtype", found=None),
-    "dtype of list": rejected(one({"dtype": deep(100)}), option="dtype", found=deep(100)),
-    "complex": rejected(
-        one({"dtype": "complex64"}),
-        option="dtype",
-        found="complex64",
-        remedy="other dtypes are stored with an encoding only",
+    "many dimensions": rejected(sizes(*["1"] * 100_000), "not a list of up to 32 sizes"),
+    "negative size": rejected(sizes("-2"), "found '-2'"),
+    "size of float": rejected(sizes(1.5), "found 1.5, expected a size"),
+    "many digits": rejected(sizes("9" * 5000), "expected a size"),
+    "huge": rejected(sizes(2**20, 2**20), "2 GiB"),
+    "no dtype": rejected(one({}), "is not in the file"),
+    "dtype of list": rejected(one({"dtype": deep(100)}), "is not in the file"),
+    "complex": rejected(one({"dtype": "complex64"}), "is not in the file"),
+    "encoding": rejected(number(encoding="gzip"), "is not in the file"),
+    "encoding of list": rejected(number(encoding=deep(100)), "is not in the file"),
+    "image format": rejected(
+        one({"encodingFormat": "webp"}, "image"), option="format", found="webp"
     ),
-    "encoding": rejected(
-        number(encoding="gzip"),
-        option="encoding",
-        found="gzip",
-        allowed="'none', 'bytes' or 'zlib'",
-    ),
-    "encoding of list": rejected(number(encoding=deep(100)), option="encoding", found=deep(100)),
-    "image format": rejected(one({"encodingFormat": "webp"}, "image"), "image: 'webp' of 'uint8'"),
-    "image of list": rejected(one({"dtype": deep(100)}, "image"), "image: 'png' of a list of 1"),
+    "image of list": rejected(one({"dtype": deep(100)}, "image"), option="dtype", found=deep(100)),
     "image of int8": rejected(one({"dtype": "int8"}, "image"), option="dtype", found="int8"),
     "languages": rejected(one({"languages": 3}, "translation"), "languages is 3; must be a list"),
     "no languages": rejected(one({}, "translation"), "languages is None; must be a list"),

@@ -21,7 +21,16 @@ from covey import _core
 from covey._files import atomic_write
 from covey._locks import locked
 from covey._progress import Progress
-from covey.compat.datum_schema import DatumSchema, merge_entries, shape_of
+from covey.compat.datum_schema import (
+    DatumSchema,
+    ShardInfo,
+    check_shard_info,
+    entries_to_json,
+    merge_entries,
+    read_entries,
+    read_shard_info,
+    shape_of,
+)
 from covey.compat.serializer import Serializer
 from covey.dataset_info import check_split_name
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
@@ -29,13 +38,6 @@ from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, guess_label, is_string, read_strings
 from covey.schema import Features
-from covey.schema.datum import (
-    ShardInfo,
-    check_shard_info,
-    entries_to_json,
-    read_entries,
-    read_shard_info,
-)
 from covey.schema.merge import unify
 from covey.schema.tfds import features_from_tfds
 from covey.shuffle.external_sort import Spool

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_version
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.filenames import (
     INFO_FILE,
+    SHARD_INFO_FILE,
     find_missing,
     has_sidecar_suffix,
     has_token,
@@ -28,15 +31,18 @@ from covey.filenames import (
 )
 from covey.index import ShardFiles
 from covey.labels import declared_label
-from covey.schema import Features
-from covey.schema.tfds_read import features_from_tfds
+from covey.schema import Features, Tensor
+from covey.schema.tfds import features_from_tfds
 from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
+from covey.tfrecord import RecordReader
 from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import RegularFile, os_errors
 from covey.urls import AnyPath, parse_paths, shown
 
 _HEAD_BYTES = 4096
+# Records from which features are inferred that the metadata does not describe.
+_MAX_INFERRED = 1000
 
 # Time for a writer to replace the second of two files that describe the features.
 _REREAD_DELAY_S = 0.05
@@ -71,14 +77,23 @@ class Layout:
     storage: Storage
     splits: Mapping[str, SplitFiles]
     """The splits by name. Files without splits in their names are the split ``"all"``."""
-    features: Features | None
+    describe: Callable[[], Features | None] = lambda: None
+    """Function that returns the features that the metadata describes; None if there is none."""
     info: DatasetInfo | None = None
+
+    @cached_property
+    def features(self) -> Features | None:
+        """The features that the metadata describes; None if there is none.
+
+        They are read when they are needed: an index of covey has the same features.
+        """
+        return self.describe()
 
     @property
     def label(self) -> str | None:
         """The label feature that the metadata declares; None if it declares none."""
         name = None if self.info is None else self.info.supervised_label
-        return declared_label(self.features, name)
+        return None if name is None else declared_label(self.features, name)
 
     def is_replaced(self) -> bool:
         """Return whether another version of the dataset was committed after this one was found."""
@@ -251,16 +266,18 @@ def _dataset(storage: Storage, directory: str) -> Layout | None:
         info = DatasetInfo.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
-    features = _features(storage, directory)
-    splits = {}
+    splits: dict[str, SplitFiles] = {}
     for split in info.splits:
         files = ShardFiles(storage, directory, split.shard_names(info.name))
         stem = split.stem(info.name)
         splits[split.name] = SplitFiles(files, stem, split.shard_lengths, split.num_bytes)
-    return Layout("dataset", directory, storage, splits, features, info)
+    describe = partial(_features, storage, directory, splits)
+    return Layout("dataset", directory, storage, splits, describe, info)
 
 
-def _features(storage: Storage, directory: str) -> Features | None:
+def _features(
+    storage: Storage, directory: str, splits: Mapping[str, SplitFiles]
+) -> Features | None:
     """Return the features in TFDS' files; None if there are no such files.
 
     A writer replaces these files one by one. If they do not match, they are read once more.
@@ -269,23 +286,41 @@ def _features(storage: Storage, directory: str) -> Features | None:
     def read(name: str) -> bytes:
         return storage.read(storage.join(directory, name))
 
+    read_features = partial(features_from_tfds, directory, read, partial(_infer, storage, splits))
     try:
         try:
-            return features_from_tfds(directory, read)
+            return read_features()
         except (FormatError, FeatureError):
             time.sleep(_REREAD_DELAY_S)
-            return features_from_tfds(directory, read)
+            return read_features()
     except FileNotFoundError:
         return None
 
 
+def _infer(storage: Storage, splits: Mapping[str, SplitFiles]) -> Features:
+    """Return the features of the values in the first records; lists may have any length."""
+    for path in (path for split in splits.values() for path in split.files.paths):
+        source = storage.open_stream(path) if storage.is_remote else RegularFile(path)
+        with source as file, RecordReader(file) as reader:
+            records = list(itertools.islice(reader, _MAX_INFERRED))
+        if records:
+            found = Features.infer_records(records)
+            lists = {
+                name: Tensor(kind.dtype, (None,), default=[])
+                for name, kind in found.items()
+                if isinstance(kind, Tensor) and kind.shape
+            }
+            return found.replace(lists)
+    return Features({})
+
+
 def _datum(storage: Storage, directory: str) -> Layout | None:
     """Return the layout of a directory that datum wrote; None if it is not one."""
-    from covey.schema.datum import datum_features, datum_splits
-
-    found = datum_splits(storage, directory)
-    if found is None:
+    if storage.stat([storage.join(directory, SHARD_INFO_FILE)]) == [None]:
         return None
+    # covey.compat imports this module, and is not needed for other datasets.
+    datum = importlib.import_module("covey.compat.datum_schema")
+    found = datum.datum_splits(storage, directory)
     name = re.sub(r"\W", "_", storage.name(directory))
     splits = {
         split: SplitFiles(
@@ -293,7 +328,8 @@ def _datum(storage: Storage, directory: str) -> Layout | None:
         )
         for split, shards in found.items()
     }
-    return Layout("datum", directory, storage, splits, datum_features(storage, directory))
+    describe = partial(datum.datum_features, storage, directory)
+    return Layout("datum", directory, storage, splits, describe)
 
 
 def _inner_dataset(storage: Storage, directory: str, files: Sequence[str]) -> str | None:
@@ -375,7 +411,7 @@ def files_layout(
         )
         for split, part in by_split.items()
     }
-    return Layout("TFRecords", path or f"{len(paths)} files", storage, splits, None)
+    return Layout("TFRecords", path or f"{len(paths)} files", storage, splits)
 
 
 def _common_directory(storage: Storage, paths: Sequence[str]) -> str:

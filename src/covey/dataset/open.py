@@ -139,7 +139,7 @@ def open_layout(
         indexes: Indexes that were found already, by split.
         decode_images, max_pixels, verify, cache_bytes: As for :func:`open`.
     """
-    builder = replace(builder, features=layout.features, declared_label=layout.label)
+    builder = replace(builder, describe=lambda: (layout.features, layout.label))
     found: dict[str, Index] = {}
     for name in dict.fromkeys(term.split for term in terms):
         split = layout.splits[name]

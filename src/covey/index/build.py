@@ -95,6 +95,7 @@ class IndexBuilder:
         mmap: Map large arrays of an existing index into memory; False reads them.
         threads: The number of threads; by default the number of CPU cores.
         progress: Show a progress bar (default: if stderr is a terminal).
+        describe: Function that returns `features` and `declared_label`, called before a scan.
     """
 
     features: Features | None = None
@@ -107,6 +108,7 @@ class IndexBuilder:
     mmap: bool = True
     threads: int | None = None
     progress: bool | None = None
+    describe: Callable[[], tuple[Features | None, str | None]] | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
@@ -118,7 +120,9 @@ class IndexBuilder:
         if metadata.label not in (None, BY_FILE):
             strings = metadata.label_strings or ()
             label = KnownLabels(Classes(metadata.features, metadata.label, strings))
-        return replace(self, features=metadata.features, label=label, order=metadata.order)
+        return replace(
+            self, features=metadata.features, label=label, order=metadata.order, describe=None
+        )
 
     def build(self, files: ShardFiles) -> Index:
         """Return the index of the shards.
@@ -128,6 +132,10 @@ class IndexBuilder:
             DatasetError: If the label is not valid, or a shard is missing.
             FileChangedError: If a shard changes while it is scanned.
         """
+        if self.describe is not None:
+            features, label = self.describe()
+            described = replace(self, features=features, declared_label=label, describe=None)
+            return described.build(files)
         stats = []
         for path, stat in zip(files.paths, files.storage.stat(files.paths), strict=True):
             if stat is None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from covey._progress import Progress
+from covey.compat.datum_schema import datum_features
 from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
 from covey.dataset_info import check_split_name
 from covey.errors import (
@@ -45,7 +46,6 @@ from covey.maintenance.scan import (
 from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features
-from covey.schema.datum import datum_features
 from covey.schema.infer import survey_kinds
 from covey.schema.merge import describe, differences, unify
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from covey._threads import cpu_count
@@ -16,7 +17,7 @@ from covey.filenames import INFO_FILE, newest_versions, record_file_stem
 from covey.index import ShardFiles
 from covey.results import Problem
 from covey.schema import Features
-from covey.schema.tfds_read import features_from_tfds
+from covey.schema.tfds import features_from_tfds
 from covey.storage import Storage, open_storage
 from covey.urls import AnyPath, is_path, parse_path, shown
 
@@ -79,7 +80,9 @@ def find_readable_layout(
         DatasetError: If there is no dataset and no TFRecord file.
     """
     try:
-        return find_layout(path, storage_options=storage_options)
+        layout = find_layout(path, storage_options=storage_options)
+        layout.features  # noqa: B018 - raises if the files of TFDS or datum are corrupt
+        return layout
     except (FormatError, FeatureError) as error:
         corrupt = error.path or ""
         if not corrupt.endswith(_METADATA_SUFFIXES) or not is_path(path):
@@ -91,7 +94,7 @@ def find_readable_layout(
 
 def _find_shards(storage: Storage, directory: str, options: Mapping[str, Any] | None) -> Layout:
     """Return the layout of a directory as far as its metadata files can be read."""
-    features = _readable_features(storage, directory)
+    describe = partial(_readable_features, storage, directory)
     path = storage.join(directory, INFO_FILE)
     kind = "dataset"
     try:
@@ -110,14 +113,14 @@ def _find_shards(storage: Storage, directory: str, options: Mapping[str, Any] | 
             )
             for split in info.splits
         }
-        return Layout(kind, directory, storage, splits, features, info)
+        return Layout(kind, directory, storage, splits, describe, info)
     listed = newest_versions(storage.name(each) for each in storage.list(directory))
     shards = [storage.join(directory, each) for each in listed if record_file_stem(each)]
     if not shards:
-        return Layout(kind, directory, storage, {}, features)
+        return Layout(kind, directory, storage, {}, describe)
     found = find_layout([storage.address(each) for each in shards], storage_options=options)
     splits = {name: replace(each, stem=_index_stem(each)) for name, each in found.splits.items()}
-    return Layout(kind, directory, storage, splits, features)
+    return Layout(kind, directory, storage, splits, describe)
 
 
 def _readable_features(storage: Storage, directory: str) -> Features | None:

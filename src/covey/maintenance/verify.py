@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from covey._progress import Progress
+from covey.compat.datum_schema import datum_features, datum_splits
 from covey.dataset.layout import Layout, SplitFiles
 from covey.errors import CoveyError, DatasetError, FormatError
 from covey.filenames import (
@@ -45,7 +46,6 @@ from covey.maintenance.scan import (
 )
 from covey.results import Report
 from covey.schema import Features
-from covey.schema.datum import datum_features, datum_splits
 from covey.schema.merge import add_classes
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath

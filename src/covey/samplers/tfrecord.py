@@ -175,7 +175,9 @@ def _open(
     layouts = [files_layout(storage, files)]
     with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
         address = storage.address(directory)
-        layouts.insert(0, find_layout(address, storage_options=storage_options))
+        described = find_layout(address, storage_options=storage_options)
+        described.features  # noqa: B018 - raises if the files of TFDS are corrupt
+        layouts.insert(0, described)
     for layout in layouts:  # the directory, if it has features or indexes, or the files alone
         terms = layout.terms_of(files)
         indexes = None if terms is None else _find_indexes(layout, terms, builder.label)
@@ -184,7 +186,7 @@ def _open(
     features = layout.features
     is_declared = layout.label or (features is not None and guess_label(features) is not None)
     if indexes is None and label is None and not is_declared:
-        layout = replace(layouts[-1], features=Features({}))
+        layout = replace(layouts[-1], describe=lambda: Features({}))
         terms, builder = layout.terms_of(files), IndexBuilder(Features({}), None)
         indexes = {name: builder.build(split.files) for name, split in layout.splits.items()}
     assert terms is not None, "all shards are in the layout of the files"

@@ -21,7 +21,6 @@ from typing import Any
 
 from covey.errors import FeatureError, FormatError
 from covey.schema.audio import Audio
-from covey.schema.columns import DTYPES
 from covey.schema.features import Features
 from covey.schema.images import Image
 from covey.schema.tensor import Steps, Tensor
@@ -40,8 +39,6 @@ _KINDS: dict[str, type[Feature]] = {
     "steps": Steps,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-# A default of REQUIRED, and fields that older versions do not write.
-_OPTIONAL = ("default", "exif_orientation")
 # Above the number of dimensions that a shape can have.
 _MAX_DEPTH = 33
 
@@ -63,8 +60,9 @@ def features_to_json(features: Features) -> Any:
             )
         fields = {
             each: _to_json(getattr(feature, each))
-            for each in _fields(type(feature))
-            if getattr(feature, each) is not REQUIRED and not _is_omitted(feature, each)
+            for each in (part.name for part in dataclasses.fields(feature) if part.init)
+            # Older versions do not know exif_orientation.
+            if getattr(feature, each) is not (False if each == "exif_orientation" else REQUIRED)
         }
         entries.append({"path": list(features.path_of(name)), "kind": kind, **fields})
     return {"version": VERSION, "features": entries}
@@ -82,24 +80,22 @@ def features_from_json(content: Any, name: str) -> Features:
     """
     nested: dict[str, Any] = {}
     try:
-        for index, entry in enumerate(_entries(content)):
+        version, entries = (expect_dict(content).get(key) for key in ("version", "features"))
+        if type(version) is not int or version != VERSION:
+            raise FormatError(
+                option="version", found=version, allowed=f"{VERSION}", remedy="use a newer covey"
+            )
+        if not isinstance(entries, list) or len(entries) > MAX_FEATURES:
+            allowed = f"a list of at most {MAX_FEATURES:,}"
+            raise FormatError(option="features", found=entries, allowed=allowed)
+        for index, entry in enumerate(entries):
             try:
                 _insert(nested, *_read(entry))
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 raise FormatError(f"feature {index}: {error}") from None
         return Features(nested)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise FormatError(f"the features are not valid: {error}", path=name) from None
-
-
-def _is_omitted(feature: Feature, field: str) -> bool:
-    """Return whether a field has the meaning of older versions, which do not know it."""
-    return field == "exif_orientation" and getattr(feature, field) is False
-
-
-def _fields(kind: type[Feature]) -> list[str]:
-    """Return the names of the constructor arguments of a feature type."""
-    return [each.name for each in dataclasses.fields(kind) if each.init]
 
 
 def _to_json(value: Any) -> Any:
@@ -133,68 +129,15 @@ def _from_json(value: Any, depth: int = 0) -> Any:
     raise FormatError(f"{brief(value)} is neither a value, {{'base64': ...}} nor {{'float': ...}}")
 
 
-def _entries(content: Any) -> list[Any]:
-    if not isinstance(content, Mapping):
-        raise FormatError(f"found {brief(content)}, expected a dict with version and features")
-    version = content.get("version")
-    if type(version) is not int or version != VERSION:
-        raise FormatError(
-            option="version", found=version, allowed=f"{VERSION}", remedy="use a newer covey"
-        )
-    entries = content.get("features")
-    if not isinstance(entries, list):
-        raise FormatError(option="features", found=entries, allowed="a list")
-    if len(entries) > MAX_FEATURES:
-        raise FormatError(f"there are {len(entries):,} features; the limit is {MAX_FEATURES:,}")
-    return entries
-
-
 def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
-    """Return the path and the feature of an entry."""
-    if not isinstance(entry, Mapping):
-        raise FormatError(f"found {brief(entry)}, expected a dict")
-    fields = dict(entry)
+    """Return the path and the feature of an entry; the constructor checks its fields."""
+    fields = dict(expect_dict(entry))
     path, kind = fields.pop("path", None), fields.pop("kind", None)
     if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
         raise FormatError(option="path", found=path, allowed="a list of strings")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise FormatError(option="kind", found=kind, choices=_KINDS)
-    expected = _fields(_KINDS[kind])
-    for field in fields:
-        if field not in expected:
-            raise FormatError(f"{brief(field)} is not a field of {kind}; the fields are {expected}")
-    for field in expected:
-        if field not in fields and field not in _OPTIONAL:
-            raise FormatError(f"{field} is missing; the fields of {kind} are {expected}")
-    for field, value in fields.items():
-        if field != "default":
-            _check(field, value)
     return tuple(path), _KINDS[kind](**{key: _from_json(each) for key, each in fields.items()})
-
-
-def _check(field: str, value: Any) -> None:
-    """Check the type of a field; the constructor of the feature checks its value."""
-    match field:
-        case "dtype":
-            fits, allowed = value in DTYPES if isinstance(value, str) else False, f"one of {DTYPES}"
-        case "shape":
-            fits = isinstance(value, list) and all(
-                size is None or type(size) is int for size in value
-            )
-            allowed = "a list of integers and null"
-        case "names":
-            fits = value is None or isinstance(value, list)
-            allowed = "a list of strings, or null"
-        case "num_classes" | "sample_rate":
-            fits, allowed = value is None or type(value) is int, "an integer, or null"
-        case "exif_orientation":
-            fits, allowed = isinstance(value, bool), "true or false"
-        case "depth":
-            fits, allowed = type(value) is int, "an integer"
-        case _:
-            fits, allowed = isinstance(value, str), "a string"
-    if not fits:
-        raise FormatError(option=field, found=value, allowed=allowed)
 
 
 def _insert(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:
@@ -207,3 +150,10 @@ def _insert(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> 
     if path[-1] in parent:
         raise FormatError(f"path {brief(list(path))} occurs twice")
     parent[path[-1]] = feature
+
+
+def expect_dict(value: Any) -> dict[str, Any]:
+    """Return a dict of JSON; any other value raises FormatError."""
+    if not isinstance(value, dict):
+        raise FormatError(f"found {brief(value)}, expected a dict")
+    return value

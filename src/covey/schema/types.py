@@ -7,8 +7,10 @@ them and joined again. :mod:`covey.schema.tensor` and :mod:`covey.schema.images`
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -125,7 +127,6 @@ class ClassLabel(Feature):
     num_classes: int | None = None
     _: KW_ONLY
     default: Any = field(default=REQUIRED)
-    _positions: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.names is not None:
@@ -134,9 +135,8 @@ class ClassLabel(Feature):
             kinds = set(map(type, names))  # of a million names, one
             if isinstance(given, str) or not all(issubclass(each, str) for each in kinds):
                 raise FeatureError(option="names", found=given, allowed="a list of strings")
-            self._positions.update(zip(names, range(len(names)), strict=True))
-            if len(self._positions) != len(names):
-                twice = next(n for i, n in enumerate(names) if self._positions[n] != i)
+            if len(set(names)) != len(names):
+                (twice, _), *_ = Counter(names).most_common(1)
                 raise FeatureError(f"the name {twice!r} occurs twice", option="names")
             if self.num_classes not in (None, len(names)):
                 raise FeatureError(
@@ -172,6 +172,10 @@ class ClassLabel(Feature):
     def is_direct(self) -> bool:
         return self.num_classes is None
 
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names or ())}
+
     def index(self, name: str) -> int:
         """Return the integer of a class name."""
         if self.names is None:
@@ -201,9 +205,10 @@ class ClassLabel(Feature):
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
         (column,) = columns
-        values = batch.tolist() if hasattr(batch, "tolist") else list(batch)
-        if any(isinstance(value, str) for value in values):
-            batch = np.array([column.coerce(value) for value in values], np.int64)
+        if getattr(getattr(batch, "dtype", None), "kind", "O") not in "biuf":
+            values = batch.tolist() if hasattr(batch, "tolist") else list(batch)
+            if any(isinstance(value, str) for value in values):
+                batch = np.array([column.coerce(value) for value in values], np.int64)
         return [column.coerce_batch(batch, rows)]
 
     def join(self, parts: list[Any]) -> Any:

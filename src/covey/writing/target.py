@@ -35,7 +35,7 @@ from covey.index.format import Shard
 from covey.labels import Classes, declared_label, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.merge import add_classes
-from covey.schema.tfds_read import features_from_tfds
+from covey.schema.tfds import features_from_tfds
 from covey.storage import LocalStorage
 from covey.tfrecord import RecordReader
 from covey.writing.options import Mode
