@@ -316,7 +316,7 @@ def _infer(storage: Storage, splits: Mapping[str, SplitFiles]) -> Features:
 
 def _datum(storage: Storage, directory: str) -> Layout | None:
     """Return the layout of a directory that datum wrote; None if it is not one."""
-    if storage.stat([storage.join(directory, SHARD_INFO_FILE)]) == [None]:
+    if not storage.exists(storage.join(directory, SHARD_INFO_FILE)):
         return None
     # covey.compat imports this module, and is not needed for other datasets.
     datum = importlib.import_module("covey.compat.datum_schema")
