@@ -168,7 +168,7 @@ class Inference:
                 return seen
             if integers is not None and before.dtype != seen.dtype and before.dtype in NUMBERS:
                 before = before.with_integers(integers(name))
-            return widen(before, seen, name)
+            return widen(before, seen)
         except FeatureError as error:
             raise add_feature(error, name) from None
 
@@ -224,7 +224,7 @@ class Inference:
             if own.is_decimal and seen.is_array and seen.feature == own.feature:
                 # A float of Python has the dtype of numpy floats that hold it.
                 own = dataclasses.replace(own, is_array=True)
-            return widen(seen, self._declared(own, name), name)
+            return widen(seen, self._declared(own, name))
         except FeatureError:
             raise FeatureError(
                 f"the default is {default!r}, but example {seen.example} has {seen.feature}; "

@@ -189,11 +189,10 @@ def look_at(value: Any, example: int = 0) -> Seen:
         return _look_at_list(value, example)
     if isinstance(value, float):
         return Seen(_tensor("float32" if _core.is_same_in_float32(value) else "float64"), example)
-    array = as_array(value)
-    if isinstance(value, (bool, int)):
-        low, high = integer_limits(array)
-        return Seen(_tensor(_python_dtype([value], array)), example, low=low, high=high)
-    return look_at_array(array, example)
+    if isinstance(value, int):
+        dtype, low, high = _look_at_numbers([value])
+        return Seen(_tensor(dtype), example, low=low, high=high)
+    return look_at_array(as_array(value), example)
 
 
 def look_at_array(array: NDArray[Any], example: int = 0) -> Seen:
@@ -267,40 +266,32 @@ def _look_at_list(value: list[Any] | tuple[Any, ...], example: int) -> Seen:
         level = [item for each in level for item in each]
     if any(isinstance(each, (list, tuple, np.ndarray)) for each in level):
         raise FeatureError("lists and single values are mixed at one level")
-    array = _leaf_array(level)
-    dtype = _python_dtype(level, array) if level else "float32"
+    dtype, low, high = _look_at_numbers(level) if level else ("float32", 0, 0)
     feature = Ragged(dtype, len(lengths)) if None in lengths else _tensor(dtype, tuple(lengths))
-    low, high = integer_limits(array)
     return Seen(feature, example, low=low, high=high, is_empty=not level)
 
 
-def _leaf_array(values: list[Any]) -> NDArray[Any]:
-    """Return Python values as an array, without loss of precision."""
+def _look_at_numbers(values: list[Any]) -> tuple[str, int, int]:
+    """Return the dtype of numbers or strings of Python, and the limits of the integers."""
     if any(isinstance(value, (str, bytes)) for value in values):
         if not all(isinstance(value, (str, bytes)) for value in values):
             raise FeatureError("strings and numbers are mixed in a list")
-        return np.array([None] * len(values))  # only their types are used
-    array = as_array(values)
-    if array.dtype.kind in "fO" and all(isinstance(value, int) for value in values):
-        array = np.array(values, object)  # integers outside int64, which numpy converts to floats
-    return array
-
-
-def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
-    """Return the dtype of a Python integer, or of the values of a list."""
-    if isinstance(values[0], (str, bytes)):
-        return "str" if all(isinstance(value, str) for value in values) else "bytes"
-    if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
-        if min(values) < 0 or max(values) >= 2**64:
-            raise FeatureError(f"no dtype holds integers from {min(values)} to {max(values)}")
-        return "uint64"
-    dtype = dtype_of(array)
-    if dtype != "float64":
-        return dtype
-    largest = max((value for value in values if isinstance(value, int)), key=abs, default=0)
-    if abs(largest) > MAX_EXACT_FLOAT64:
-        raise inexact_integer(largest, "float64")
-    return float_dtype(abs(largest))
+        return ("str" if all(isinstance(value, str) for value in values) else "bytes"), 0, 0
+    integers = [value for value in values if isinstance(value, int)]
+    low, high = min(integers, default=0), max(integers, default=0)
+    if len(integers) < len(values):  # some are floats or scalars of numpy
+        array = as_array(values)
+        if array.dtype != np.float64:
+            return dtype_of(array), *integer_limits(array)
+        if max(-low, high) > MAX_EXACT_FLOAT64:
+            raise inexact_integer(max(integers, key=abs), "float64")
+        return float_dtype(max(-low, high)), 0, 0
+    limits = min(low, 0), max(high, 0)
+    if low >= -(2**63) and high < 2**63:
+        return ("bool" if set(map(type, values)) == {bool} else "int64"), *limits
+    if low < 0 or high >= 2**64:
+        raise FeatureError(f"no dtype holds integers from {low} to {high}")
+    return "uint64", *limits
 
 
 def float_dtype(largest: int, *, is_float32: bool = True) -> str:
@@ -400,30 +391,39 @@ def extends(feature: Feature | None, base: Feature | None) -> bool:
     return feature.names[: len(base.names)] == base.names
 
 
-def widen(a: Seen, b: Seen, name: str | None = None) -> Seen:
-    """Return the feature that fits the values of both, of which those of `b` follow.
+class _ConflictError(Exception):
+    """No feature fits both values: what differs, and the two."""
 
-    Args:
-        a: The first values.
-        b: The values after them.
-        name: Name of the feature, for errors.
+
+def widen(a: Seen, b: Seen) -> Seen:
+    """Return the feature that fits the values of both, of which those of `b` follow.
 
     Raises:
         FeatureError: If there is none.
     """
+    try:
+        return _widen(a, b)
+    except _ConflictError as conflict:
+        what, x, y = conflict.args
+        raise FeatureError(
+            f"example {a.example} has {what} {x}, example {b.example} has {y}; no feature fits both"
+        ) from None
+
+
+def _widen(a: Seen, b: Seen) -> Seen:
     low, high = min(a.low, b.low), max(a.high, b.high)
     is_array = a.is_array or b.is_array
     if a.has_type_of(b) and not a.is_empty:
         feature: Feature = a.feature
     elif isinstance(a.feature, Audio) or isinstance(b.feature, Audio):
-        feature = _unify_audio(a, b, name)
+        feature = _unify_audio(a, b)
     else:
         feature = _unify_images(a.feature, b.feature)
         if (a.is_loaded or b.is_loaded) and not isinstance(feature, Image):
             # Images of Pillow cannot be stored with other bytes in one feature.
-            raise _conflict(a, b, "the type", _shown_type(a), _shown_type(b), name)
+            raise _ConflictError("the type", _shown_type(a), _shown_type(b))
         if not isinstance(feature, Image):
-            feature, is_array = _unify_lists(a, b, name)
+            feature, is_array = _unify_lists(a, b)
     is_same = feature == a.feature and a.is_empty == (a.is_empty and b.is_empty)
     return Seen(
         feature,
@@ -437,15 +437,14 @@ def widen(a: Seen, b: Seen, name: str | None = None) -> Seen:
     )
 
 
-def _unify_audio(a: Seen, b: Seen, name: str | None) -> Audio:
+def _unify_audio(a: Seen, b: Seen) -> Audio:
     x, y = a.feature, b.feature
     if not isinstance(x, Audio) or not isinstance(y, Audio):
-        raise _conflict(a, b, "the type", _shown_type(a), _shown_type(b), name)
+        raise _ConflictError("the type", _shown_type(a), _shown_type(b))
     if x.sample_rate != y.sample_rate:
-        rates = f"{x.sample_rate} Hz", f"{y.sample_rate} Hz"
-        raise _conflict(a, b, "a sampling rate of", *rates, name)
+        raise _ConflictError("a sampling rate of", f"{x.sample_rate} Hz", f"{y.sample_rate} Hz")
     if x.shape != y.shape:
-        raise _conflict(a, b, "a number of channels of", x.channels, y.channels, name)
+        raise _ConflictError("a number of channels of", x.channels, y.channels)
     return x if x.dtype == y.dtype else Audio(x.sample_rate, shape=x.shape)
 
 
@@ -458,14 +457,14 @@ def _unify_images(a: Feature, b: Feature) -> Feature:
     return dataclasses.replace(a, dtype=dtype, shape=unify_shapes(a.shape, b.shape))
 
 
-def _unify_lists(a: Seen, b: Seen, name: str | None) -> tuple[Feature, bool]:
+def _unify_lists(a: Seen, b: Seen) -> tuple[Feature, bool]:
     """Return the feature that fits numbers and strings, and whether they count as arrays."""
     x, y = (_BYTES if isinstance(each.feature, Image) else each.feature for each in (a, b))
-    dtype = _unify_dtypes(a, b, name)
+    dtype = _unify_dtypes(a, b)
     shapes = _shape_of(x), _shape_of(y)
     if Sparse in map(type, (x, y)):
         if type(x) is not type(y) or shapes[0] != shapes[1]:
-            raise _conflict(a, b, "shape", *shapes, name)
+            raise _ConflictError("shape", *shapes)
         return Sparse(dtype, shapes[0]), True
     # Integers of numpy do not give floats of Python a precision.
     levels = [each.depth if isinstance(each, Ragged) else len(_shape_of(each)) for each in (x, y)]
@@ -477,7 +476,7 @@ def _unify_lists(a: Seen, b: Seen, name: str | None) -> tuple[Feature, bool]:
         # Lists of equal lengths, and empty lists, fit a ragged feature of the same depth.
         for each, own in zip((a, b), levels, strict=True):
             if own != max(levels) and not each.is_empty:
-                raise _conflict(a, b, "depth", levels[0], levels[1], name)
+                raise _ConflictError("depth", levels[0], levels[1])
         return Ragged(dtype, max(levels)), is_array
     # An empty list fits lists of any depth.
     (short, is_empty), (deep, _) = sorted(
@@ -485,7 +484,7 @@ def _unify_lists(a: Seen, b: Seen, name: str | None) -> tuple[Feature, bool]:
     )
     rank = len(short)
     if rank < len(deep) and not (is_empty and rank):
-        raise _conflict(a, b, "shape", *shapes, name)
+        raise _ConflictError("shape", *shapes)
     shape = (*unify_shapes(short, deep[:rank]), *deep[rank:])
     if None in shape:
         shape = tuple(size or None for size in shape)  # a shape has no 0 beside None
@@ -501,7 +500,7 @@ def _shape_of(feature: Feature) -> Shape:
     return feature.shape if isinstance(feature, (Tensor, Sparse)) else ()
 
 
-def _unify_dtypes(a: Seen, b: Seen, name: str | None) -> str:
+def _unify_dtypes(a: Seen, b: Seen) -> str:
     """Return the dtype of the values of both."""
     x, y = a.dtype, b.dtype
     if x is None or y is None or x == y:
@@ -513,23 +512,14 @@ def _unify_dtypes(a: Seen, b: Seen, name: str | None) -> str:
     if "f" in kinds and len(kinds) > 1 and "" not in kinds:
         largest = max(low, high, key=abs)
         if abs(largest) > MAX_EXACT_FLOAT64:
-            error = inexact_integer(largest, "float64")
-            error.feature = name
-            raise error
+            raise inexact_integer(largest, "float64")
         return float_dtype(abs(largest), is_float32="float64" not in (x, y))
     is_outside = "uint64" in (x, y) and kinds == {"i", "u"} and low < 0
     if "" in kinds or is_outside or (low < 0 and high >= 2**63):
-        raise _conflict(a, b, "dtype", x, y, name)
+        raise _ConflictError("dtype", x, y)
     if "uint64" in (x, y) and kinds == {"i", "u"}:
         return "uint64"
     return str(np.promote_types(x, y).name)
-
-
-def _conflict(a: Seen, b: Seen, what: str, x: object, y: object, name: str | None) -> FeatureError:
-    return FeatureError(
-        f"example {a.example} has {what} {x}, example {b.example} has {y}; no feature fits both",
-        feature=name,
-    )
 
 
 def _shown_type(seen: Seen) -> str:

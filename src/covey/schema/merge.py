@@ -14,6 +14,7 @@ from covey.schema.audio import Audio, unify_audio
 from covey.schema.columns import STRINGS, unify_shapes
 from covey.schema.features import Features
 from covey.schema.images import Image
+from covey.schema.lattice import extends, unify_labels
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED, ClassLabel, Feature
 
@@ -52,19 +53,6 @@ def describe(feature: Feature | None) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
-def extends(feature: Feature | None, base: Feature | None) -> bool:
-    """Return whether `feature` is `base`, or a label with the classes of `base` and more.
-
-    >>> extends(ClassLabel(["owl", "wren"]), ClassLabel(["owl"]))
-    True
-    """
-    if not isinstance(feature, ClassLabel) or not isinstance(base, ClassLabel):
-        return feature == base
-    if feature.names is None or base.names is None:
-        return feature.names is base.names and _num_classes(feature) >= _num_classes(base)
-    return feature.names[: len(base.names)] == base.names
-
-
 def differences(a: Features, b: Features, *, grow_classes: bool = False) -> list[Difference]:
     """Return the features in which two schemas differ, in the order of their names.
 
@@ -99,7 +87,7 @@ def add_classes(features: Features, other: Features) -> Features:
         name: label
         for name, kind in features.items()
         if isinstance(kind, ClassLabel)
-        and (label := _unify_labels(kind, other.get(name))) is not None
+        and (label := unify_labels(kind, other.get(name))) is not None
         and label != kind
     }
     return features.replace(grown) if grown else features
@@ -166,7 +154,7 @@ def widen_floats(schemas: Sequence[Features]) -> list[Features]:
 
 
 def _unify(a: Feature | None, b: Feature | None, allow_missing: bool) -> Feature | None:
-    """Return the feature that fits both; None if there is none."""
+    """Return the feature that fits the stored values of both; None if there is none."""
     if a == b:
         return a
     if a is None or b is None:
@@ -174,48 +162,30 @@ def _unify(a: Feature | None, b: Feature | None, allow_missing: bool) -> Feature
         if not allow_missing or not isinstance(present, Tensor):
             return None
         return _unify_lists(present, replace(present, shape=(None,), default=[]), allow_missing)
+    if isinstance(a, Audio) and isinstance(b, Audio):
+        return unify_audio(a, b)
     for kind, other in ((a, b), (b, a)):
         if isinstance(kind, ClassLabel):
             is_integer = allow_missing and other == Tensor("int64")
-            return kind if is_integer else _unify_labels(kind, other)
+            return kind if is_integer else unify_labels(kind, other)
         if isinstance(kind, Image):
             if isinstance(other, Image):
-                return _unify_images(kind, other)
+                relaxed = replace(kind, shape=unify_shapes(kind.shape, other.shape))
+                return relaxed if relaxed == replace(other, shape=relaxed.shape) else None
             is_string = allow_missing and other in (Tensor("bytes"), Tensor("str"))
             return kind if is_string else None
-    if isinstance(a, Audio) and isinstance(b, Audio):
-        return unify_audio(a, b)
+        if isinstance(kind, Tensor) and kind.encoding != "list":
+            return kind if allow_missing and other == Tensor("bytes") else None
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return None
-    for kind, other in ((a, b), (b, a)):
-        if kind.encoding != "list":
-            return kind if allow_missing and other == Tensor("bytes") else None
     return _unify_lists(a, b, allow_missing)
 
 
-def _unify_labels(a: ClassLabel, b: Feature | None) -> ClassLabel | None:
-    """Return the label that has the classes of both; names that are missing are no conflict."""
-    if not isinstance(b, ClassLabel):
-        return None
-    for more, less in ((a, b), (b, a)):
-        unnamed = less.names is None and _num_classes(more) >= _num_classes(less)
-        if extends(more, less) or unnamed:
-            return more
-    return None
-
-
-def _unify_images(a: Image, b: Image) -> Image | None:
-    same = ("dtype", "format", "exif_orientation", "default")
-    if any(getattr(a, name) != getattr(b, name) for name in same):
-        return None
-    return replace(a, shape=unify_shapes(a.shape, b.shape))
-
-
 def _unify_lists(a: Tensor, b: Tensor, any_dtype: bool) -> Tensor | None:
-    if (a.encoding, b.encoding) != ("list", "list"):
-        return None
     dtype = a.dtype if a.dtype == b.dtype else _unify_dtypes(a.dtype, b.dtype)
-    if dtype is None or (dtype != a.dtype and not any_dtype):
+    if (a.encoding, b.encoding) != ("list", "list") or dtype is None:
+        return None
+    if dtype != a.dtype and not any_dtype:
         return None
     shape = unify_shapes(a.shape, b.shape)
     is_optional = a.default is not REQUIRED or b.default is not REQUIRED
@@ -229,7 +199,3 @@ def _unify_dtypes(a: str, b: str) -> str | None:
     """Return the dtype of a list that holds the values of both; None if they are stored apart."""
     stored = {"bytes" if d in STRINGS else "float32" if d[0] == "f" else "int64" for d in (a, b)}
     return stored.pop() if len(stored) == 1 else None
-
-
-def _num_classes(label: ClassLabel) -> int:
-    return label.num_classes or 0

@@ -12,7 +12,8 @@ import numpy as np
 from covey.errors import CoveyError, DatasetError, FeatureError, list_names
 from covey.labels import AUTO
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.merge import describe, extends, unify, widen_floats
+from covey.schema.lattice import extends
+from covey.schema.merge import describe, unify, widen_floats
 from covey.sources import Source, SourceSplits, open_splits
 from covey.sources.source import PathKeywords, choose_split, renaming_note
 from covey.splits import split_order

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from covey._progress import Progress
 from covey.errors import DatasetError, list_names, shorten
 from covey.labels import AUTO
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.lattice import extends
 from covey.schema.merge import describe, widen_floats
 from covey.writing.columns import RecordsToWrite
 from covey.writing.inputs import Input
@@ -76,7 +76,8 @@ def resolve_schema(
         # The class names of the source are matched with those of the dataset.
         return replace(schema, features=as_string, strings_to_classes=True)
     for name in sorted(differing):
-        if not _is_compatible(base.get(name), declared.get(name)):
+        stored, new = base.get(name), declared.get(name)
+        if not (extends(new, stored) or extends(stored, new)):
             has_names = base.keys() == declared.keys()
             given = "the source has" if options.features is None else "features has"
             found = describe(declared[name]) if has_names else list_names(declared)
@@ -89,16 +90,6 @@ def resolve_schema(
                 remedy=f"{omit}write another dataset",
             )
     return schema
-
-
-def _is_compatible(base: Any, declared: Any) -> bool:
-    """Return whether a feature of a dataset may be declared so."""
-    if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
-        if base.names is None or declared.names is None:
-            return base.names is declared.names
-        common = min(len(base.names), len(declared.names))
-        return base.names[:common] == declared.names[:common]
-    return bool(base == declared)
 
 
 def write_ordered(
