@@ -392,13 +392,14 @@ class _Reader:
         if content.get("lazyDecode"):
             return _values("bytes", (), lengths)
         tensor = self.tensor(content, path, lengths)
+        if lengths:
+            return tensor
         rate = _size(content.get("sampleRate"), 0)
         known = rate if 0 < rate <= MAX_SAMPLE_RATE else None
         try:
-            audio = Audio(known, tensor.dtype, shape=tensor.shape, encoding=tensor.encoding)
+            return Audio(known, tensor.dtype, shape=tensor.shape, encoding=tensor.encoding)
         except FeatureError:  # another dtype, or other dimensions
             return tensor
-        return tensor if lengths else audio
 
     def translation(self, content: Mapping[str, Any], path: Path, lengths: Shape) -> Any:
         if content.get("variableLanguagesPerExample"):
