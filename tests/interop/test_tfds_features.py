@@ -104,24 +104,17 @@ COMMON = {
     "inner": Tensor("bool", (2, None)),
     "dynamic": Tensor("int32", (None, 2, None), encoding="bytes"),
     **{f"zlib of {d}": Tensor(d, (2,), encoding="zlib") for d in NUMBERS if d != "uint32"},
-    "one of zlib": Tensor("int32", encoding="zlib"),
-    "variable zlib": Tensor("float64", (None, 2), encoding="zlib"),
-    "inner zlib": Tensor("int8", (2, None), encoding="zlib"),
     "dynamic zlib": Tensor("int32", (None, 2, None), encoding="zlib"),
     "memories": Tensor("bool", (None, 2), encoding="bytes_each"),
     "zlibs": Tensor("float32", (None,), encoding="zlib_each"),
-    "three zlibs": Tensor("int16", (3, 2, 2), encoding="zlib_each"),
     "texts": Tensor("str", (None,)),
-    "two strings": Tensor("str", (2,)),
     "strings": Tensor("bytes", (2, 2)),
     "named": ClassLabel(names=["wren", "é owl"]),
     "counted": ClassLabel(num_classes=5),
     "any class": ClassLabel(),
     "png": Image((None, None, 3)),
     "jpeg": Image((4, None, 1), format="jpeg"),
-    "deep": Image((None, None, 1), "uint16"),
     "image": Image(),
-    "any image": Image(channels=None),
     "ragged": Ragged("int8"),
     "ragged strings": Ragged("str", 3),
     "ragged rows": Ragged("float32", 2, (4,)),
@@ -430,26 +423,19 @@ MADE = {
     },
     "memory": (tensor(np.int16, (2, None), "bytes"), lambda i: ones("int16", 2, i)),
     "dynamic": (tensor(np.float32, (None, None), "bytes"), lambda i: ones("float32", i, 2)),
-    "one of zlib": (tensor(np.int32, (), "zlib"), lambda i: np.array(i, np.int32)),
-    "variable zlib": (tensor(np.float64, (None, 3), "zlib"), lambda i: ones("float64", i, 3)),
-    "dynamic zlib": (tensor(np.int16, (None, None), "zlib"), lambda i: ones("int16", i, 2)),
     "optional": (
         tensor(np.int32, (2,), optional=True),
         lambda i: None if i == 2 else np.array([i, i], np.int32),
     ),
     "optional scalar": (T.Scalar(np.bool_, optional=True), lambda i: [None, True, False][i]),
-    "string": (np.str_, lambda i: "é"),
     "strings": (tensor(np.str_, (2, None)), lambda i: [["é"] * i, ["x"] * i]),
     "text": (T.Text(), lambda i: f"é {i}"),
     "label": (T.ClassLabel(names=["wren", "owl"]), lambda i: ["owl", "wren", -1][i]),
-    "counted": (T.ClassLabel(num_classes=5), lambda i: 4),
     "in": (
         {"label": T.ClassLabel(names=["x"]), "a/b": {"c": np.int8}},
         lambda i: {"label": 0, "a/b": {"c": i}},
     ),
     "box": (T.BBoxFeature(), lambda i: BOX),
-    "any box": (T.BBoxFeature(bbox_format=None), lambda i: T.BBox(9.0, 8.0, 7.0, i)),
-    "wide box": (T.BBoxFeature(bbox_format="XYWH"), lambda i: np.array([1.0, 2, 3, i])),
     "image": (
         T.Image(shape=(None, None, 3), encoding_format="png"),
         lambda i: PIXELS + np.uint8(i),
@@ -474,17 +460,10 @@ MADE = {
         lambda i: io.BytesIO(wav([i, 2])),
     ),
     "video": (T.Video(shape=(None, 4, 5, 3)), lambda i: np.stack([PIXELS] * (i + 1))),
-    "any video": (T.Video(encoding_format="jpeg"), lambda i: np.stack([PIXELS] * 2)),
-    "two frames": (T.Video(shape=(2, None, None, 3)), lambda i: np.stack([PIXELS] * 2)),
     "videos": (T.Sequence(T.Video(shape=(None, 4, 5, 3))), lambda i: [np.stack([PIXELS] * 2)] * i),
     "translation": (T.Translation(["fr", "en"]), lambda i: {"en": "owl", "fr": "hibou"}),
     "translations": (T.TranslationVariableLanguages(), lambda i: {"en": "owl", "fr": ["a", "b"]}),
-    "known languages": (T.TranslationVariableLanguages(["en", "fr"]), lambda i: {"fr": "a"}),
     "many translations": (T.Sequence(T.Translation(["en"])), lambda i: [{"en": "owl"}] * i),
-    "lists of translations": (
-        T.Sequence(T.TranslationVariableLanguages()),
-        lambda i: [{"en": "owl", "fr": ["a"] * k} for k in range(i)],
-    ),
     "numbers": (T.Sequence(np.int32), lambda i: list(range(i))),
     "three": (T.Sequence(tensor(np.float32, (2,)), length=3), lambda i: np.full((3, 2), i, "f4")),
     "inner": (T.Sequence(tensor(np.int8, (None,)), length=2), lambda i: ones("int8", 2, i)),
@@ -493,14 +472,8 @@ MADE = {
     "images": (T.Sequence(T.Image(shape=(4, 5, 3))), lambda i: [PIXELS] * i),
     "memories": (T.Sequence(tensor(np.int16, (2,), "bytes")), lambda i: [ones("int16", 2)] * i),
     "zlibs": (T.Sequence(tensor(np.float32, (), "zlib")), lambda i: [ones("float32")] * i),
-    "two zlibs": (
-        T.Sequence(tensor(np.bool_, (2, 2), "zlib"), length=2),
-        lambda i: np.array([[[0, i == 1], [1, 0]]] * 2, bool),
-    ),
     "nested": (T.Sequence(T.Sequence(np.int64)), lambda i: [list(range(i)), [], [i]]),
-    "nested large": (T.Sequence(T.Sequence(np.uint64)), lambda i: [[2**64 - 1], []]),
     "nested float64": (T.Sequence(T.Sequence(np.float64)), lambda i: [[0.1] * i, [np.inf]]),
-    "nested labels": (T.Sequence(T.Sequence(T.ClassLabel(names=["a"]))), lambda i: [["a"] * i]),
     "nested rows": (T.Sequence(T.Sequence(tensor(np.int8, (2,)))), lambda i: [[[i, i]] * i, []]),
     "deep": (
         T.Sequence(T.Sequence(T.Sequence(T.Text()), length=1)),
@@ -538,20 +511,9 @@ MADE = {
     "dataset": (T.Dataset(np.int32), lambda i: list(range(i))),
     "mine": (Mine(shape=(2,), dtype=np.int8, encoding="bytes"), lambda i: ones("int8", 2)),
     "my audio": (MyAudio(), lambda i: np.arange(i)),
-    "my dict": (MyDict({"x": Mine(shape=(), dtype=np.int8)}), lambda i: {"x": i}),
-    "documented": (T.Scalar(np.int8, doc="a number"), lambda i: i),
 }
 # Encoded files, which covey returns unchanged.
-ENCODED = [
-    "gif",
-    "float image",
-    "lazy sound",
-    "video",
-    "any video",
-    "two frames",
-    "videos",
-    "images",
-]
+ENCODED = ["gif", "float image", "lazy sound", "video", "videos", "images"]
 
 
 class Everything(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -645,7 +607,6 @@ FOUR, SIX = TWO.tobytes() + TWO.tobytes(), TWO.tobytes() * 3
 STORED = {
     "encoder": (T.Text(tfds.deprecated.text.ByteTextEncoder()), "hé", [105, 196, 170]),
     "uint32": (tensor(np.uint32, (2,), "bytes"), np.uint32([1, 2]), [1, 2]),
-    "zlib of uint32": (tensor(np.uint32, (None,), "zlib"), np.uint32([1, 2]), [1, 2]),
     "dates": (tensor(np.dtype("M8[s]"), (2,), "bytes"), np.array([1, 2], "M8[s]"), SECONDS),
     "optional memory": (tensor(np.int32, (2,), "bytes", optional=True), TWO, [1, 2]),
     "no memory": (tensor(np.int32, (2,), "bytes", optional=True), None, [-(2**31)] * 2),
@@ -655,13 +616,6 @@ STORED = {
         [1, 2],
         [1, 2],
     ),
-    "two of two": (
-        T.Sequence(T.Sequence(np.int32, length=2), length=2),
-        [[1, 2], [3, 4]],
-        [[1, 2], [3, 4]],
-    ),
-    "lists of two": (T.Sequence(T.Sequence(np.int32, length=2)), [[1, 2]], [[1, 2]]),
-    "no length": (T.Sequence(np.int32, length=0), [], []),
     "unknown rows": (T.Sequence(tensor(np.int32, (None,))), [TWO, TWO], [1, 2, 1, 2]),
     "unknown pairs": (T.Sequence(tensor(np.int32, (None, 2))), [[TWO], [TWO]], [1, 2, 1, 2]),
     "bfloat16": (
@@ -674,11 +628,6 @@ STORED = {
         T.Sequence(T.Sequence(tensor(np.int32, (None,)))),
         [[TWO, TWO], [], [TWO]],
         {"ragged_flat_values": [1, 2, 1, 2, 1, 2], "ragged_row_lengths_0": [2, 0, 1]},
-    ),
-    "unknown memories": (
-        T.Sequence(tensor(np.int32, (None,), "bytes")),
-        [TWO, np.int32([7])],
-        [TWO.tobytes(), b"\7\0\0\0"],
     ),
     "dynamic memories": (
         T.Sequence(tensor(np.int32, (None, None), "bytes")),
@@ -788,26 +737,6 @@ def test_user_defined_class_of_unknown_storage(tmp_path):
 # Files read by a function.
 
 
-def test_errors_have_the_path_that_was_read():
-    files = {FEATURES_FILE: label("2").encode(), "x.labels.txt": b"a\nb\nc\n"}
-    with pytest.raises(FormatError) as caught:
-        features_from_tfds("s3://birds", files.__getitem__)
-    reason = "3 names, but s3://birds/features.json has 2 classes"
-    check_error(caught.value, reason, path="s3://birds/x.labels.txt")
-
-
-def test_errors_of_the_read_function_are_raised():
-    def read(name):
-        raise PermissionError(name) if name != FEATURES_FILE else FileNotFoundError(name)
-
-    with pytest.raises(FileNotFoundError, match=FEATURES_FILE):
-        features_from_tfds("s3://birds", read)
-    with pytest.raises(PermissionError, match=r"x\.labels\.txt"):
-        features_from_tfds(
-            "s3://birds", lambda name: label("2").encode() if name == FEATURES_FILE else read(name)
-        )
-
-
 # Raw memory in byte strings, an encoding of TFDS.
 
 SHAPES = {
@@ -848,13 +777,6 @@ def test_packed_memory_of_any_shape(case):
             assert same(features.decode(theirs.serialize_example({"x": value}))["x"], value)
 
 
-@pytest.mark.parametrize("encoding", ["zlib", "bytes_each", "zlib_each"])
-def test_missing_packed_memory(encoding):
-    features = Features({"x": Tensor("int8", (2, 2), encoding=encoding, default=[[1, 2], [3, 4]])})
-    records = [features.encode({}), features.encode({"x": [[0, 0], [0, 0]]})]
-    assert features.decode_batch(records)["x"].tolist() == [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]
-
-
 NOT_ZLIB = "invalid or too much zlib data, expected"
 WRONG_BYTES = [
     (Tensor("int16", (2,), encoding="zlib"), [b"junk"], NOT_ZLIB),
@@ -883,15 +805,6 @@ def test_wrong_bytes_are_rejected(feature, strings, reason):
     with pytest.raises(ExampleError) as caught:
         features.decode_batch([good, good, bad, good])
     check_error(caught.value, reason, path=None, record=2, feature="x")
-
-
-def test_wrong_shapes_of_packed_memory_are_rejected():
-    features = Features({"x": Tensor("int8", (None, None), encoding="zlib")})
-    stored = Features({"x/shape": Tensor("int32", (2,)), "x/value": "bytes"})
-    record = stored.encode({"x/shape": [2, 3], "x/value": zlib.compress(b"abcd")})
-    with pytest.raises(ExampleError) as caught:
-        features.decode(record)
-    check_error(caught.value, "the stored shape (2, 3) does not match", record=0, feature="x")
 
 
 # Invalid files.
@@ -928,51 +841,39 @@ def rejected(text, reason="", feature="x", **fields):
 INVALID = {
     "incomplete json": rejected("{", "not valid JSON", None),
     "invalid utf-8": rejected(b"\xff\xfe\xfd", "not valid JSON", None),
-    "deep": rejected('{"a":' * 100_000, "not valid JSON", None),
-    "list": rejected("[]", "found a list of 0, expected a dict", None),
     "empty": rejected("{}", "the class of the feature is missing", None),
     "class of number": rejected(one({}, name=3), "the class of the feature is missing"),
     "unknown class": rejected(one({}, "novel"), "the class tensorflow_datasets.core.features.some"),
-    "long class": rejected(one({}, "novel", name="x" * 5000), f"the class {'x' * 100} is not"),
     "several types": rejected(one({}, image={}), "several types: tensor, image"),
     "content of list": rejected(one([]), "expected a dict"),
     "json": rejected(one({"json": "{}"}, "jsonFeature"), "is not in the file"),
     "before 4.4": rejected('{"type": "x", "content": {}}', "the class of the feature is", None),
     "shape of text": rejected(number(shape="3"), "found '3', expected a dict"),
     "sizes of text": rejected(sizes("a"), "found 'a', expected a size"),
-    "sizes of lists": rejected(sizes(deep(100)), "found a list of 1, expected a size"),
     "dimensions": rejected(number(shape={"dimensions": {}}), "the shape is not a list"),
     "many dimensions": rejected(sizes(*["1"] * 100_000), "not a list of up to 32 sizes"),
     "negative size": rejected(sizes("-2"), "found '-2'"),
     "size of float": rejected(sizes(1.5), "found 1.5, expected a size"),
-    "many digits": rejected(sizes("9" * 5000), "expected a size"),
     "huge": rejected(sizes(2**20, 2**20), "2 GiB"),
     "no dtype": rejected(one({}), "is not in the file"),
     "dtype of list": rejected(one({"dtype": deep(100)}), "is not in the file"),
-    "complex": rejected(one({"dtype": "complex64"}), "is not in the file"),
     "encoding": rejected(number(encoding="gzip"), "is not in the file"),
-    "encoding of list": rejected(number(encoding=deep(100)), "is not in the file"),
     "image format": rejected(
         one({"encodingFormat": "webp"}, "image"), option="format", found="webp"
     ),
-    "image of list": rejected(one({"dtype": deep(100)}, "image"), option="dtype", found=deep(100)),
-    "image of int8": rejected(one({"dtype": "int8"}, "image"), option="dtype", found="int8"),
     "languages": rejected(one({"languages": 3}, "translation"), "languages is 3; must be a list"),
-    "no languages": rejected(one({}, "translation"), "languages is None; must be a list"),
     "language": rejected(one({"languages": [3]}, "translation"), "must be a list of strings"),
     "empty language": rejected(
         one({"languages": [""]}, "translation"), "the name of a feature is ''", None
     ),
     "length": rejected(one({"feature": {}, "length": "x"}, "sequence"), "expected a size"),
     "no feature": rejected(one({}, "sequence"), "found None, expected a dict"),
-    "negative classes": rejected(label("-5"), "expected a size"),
     "classes of text": rejected(label("many"), "expected a size"),
     "text at the top": rejected(
         json.dumps(json_format.MessageToDict(T.Text().to_proto())),
         "neither a FeaturesDict nor a Sequence",
         None,
     ),
-    "empty name": rejected(number().replace('"x"', '""'), "the name of a feature is ''", None),
     "surrogate": rejected(label("1").replace('"x"', '"\\ud800"'), "is not valid UTF-8", None),
 }
 

@@ -11,14 +11,13 @@ import itertools
 import os
 import posixpath
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_version
-from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.errors import CoveyError, DatasetError, FormatError
 from covey.filenames import (
     INFO_FILE,
     SHARD_INFO_FILE,
@@ -43,9 +42,6 @@ from covey.urls import AnyPath, parse_paths, shown
 _HEAD_BYTES = 4096
 # Records from which features are inferred that the metadata does not describe.
 _MAX_INFERRED = 1000
-
-# Time for a writer to replace the second of two files that describe the features.
-_REREAD_DELAY_S = 0.05
 
 ALL = "all"
 """The split of files whose names contain no split."""
@@ -278,21 +274,13 @@ def _dataset(storage: Storage, directory: str) -> Layout | None:
 def _features(
     storage: Storage, directory: str, splits: Mapping[str, SplitFiles]
 ) -> Features | None:
-    """Return the features in TFDS' files; None if there are no such files.
-
-    A writer replaces these files one by one. If they do not match, they are read once more.
-    """
+    """Return the features in TFDS' files; None if there are no such files."""
 
     def read(name: str) -> bytes:
         return storage.read(storage.join(directory, name))
 
-    read_features = partial(features_from_tfds, directory, read, partial(_infer, storage, splits))
     try:
-        try:
-            return read_features()
-        except (FormatError, FeatureError):
-            time.sleep(_REREAD_DELAY_S)
-            return read_features()
+        return features_from_tfds(directory, read, partial(_infer, storage, splits))
     except FileNotFoundError:
         return None
 

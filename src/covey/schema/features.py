@@ -37,7 +37,7 @@ from covey.schema.codec import (
 )
 from covey.schema.columns import Column
 from covey.schema.diagnostics import RecordLocation, add_feature
-from covey.schema.infer import infer_column_kinds, infer_kinds, infer_record_kinds
+from covey.schema.infer import Inference, infer_column_kinds, infer_record_kinds
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
@@ -143,7 +143,10 @@ class Features(Mapping[str, Feature]):
         >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])["x"]
         Tensor(dtype='float32', shape=(), encoding='list')
         """
-        return cls(infer_kinds(examples, defaults or {}))
+        inference = Inference(defaults)
+        for example in examples:
+            inference.add(example)
+        return cls(inference.finish())
 
     @classmethod
     def infer_records(cls, records: Iterable[bytes]) -> Features:

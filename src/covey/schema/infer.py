@@ -254,16 +254,6 @@ class Inference:
         return kinds
 
 
-def infer_kinds(
-    examples: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the features that fit all examples, nested like the examples."""
-    inference = Inference(defaults)
-    for example in examples:
-        inference.add(example)
-    return inference.finish()
-
-
 def infer_column_kinds(
     columns: Mapping[str, Any],
     defaults: Mapping[str, Any],

@@ -72,11 +72,6 @@ def differences(a: Features, b: Features, *, grow_classes: bool = False) -> list
     ]
 
 
-def difference(a: Features, b: Features, *, grow_classes: bool = False) -> Difference | None:
-    """Return the first of :func:`differences`; None if the schemas agree."""
-    return next(iter(differences(a, b, grow_classes=grow_classes)), None)
-
-
 def add_classes(features: Features, other: Features) -> Features:
     """Return `features`, with the labels of `other` that have more classes.
 
