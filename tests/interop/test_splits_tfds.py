@@ -3,145 +3,41 @@
 A slice without records is rejected too, unless the split has none; TFDS returns no examples.
 """
 
-import json
-
 import pytest
 import tensorflow_datasets as tfds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from covey import Features, RecordWriter
-from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import DatasetError
-from covey.schema.tfds import features_to_tfds
 from covey.splits import SplitSlice, parse_split, resolve_split
 
 SPLITS = {"train": (30, 0, 30, 41), "test": (7,), "my-split_2": (1, 1, 1), "0": (), "é": (2,)}
 
+# fmt: off
 VALID = [
-    "train",
-    "test",
-    "my-split_2",
-    "0",
-    "é",
-    "all",
-    "train[:80%]",
-    "train[33%:66%]",
-    "train[25%:75]",
-    "train[25:75%]",
-    "train[0.5%:99.5%]",
-    "train[-10%:]",
-    "train[:-10%]",
-    "train[-100%:100%]",
-    "test[50%:]",
-    "test[:50%]",
-    "my-split_2[:50%]",
-    "0[:50%]",
-    "0[:0]",
-    "train[100:]",
-    "train[:100]",
-    "train[-101:]",
-    "train[-0:]",
-    "train[:-1]",
-    "train[10:20]",
-    "train[1_0:2_0]",
-    "train[007:]",
-    "train[:٣]",
-    "train[0shard]",
-    "train[-1shard]",
-    "train[-4shard]",
-    "train[-6shard]",
-    "0[0shard]",
-    "train[:2shard]",
-    "train[2:3shard]",
-    "train[1shard:3]",
-    "train[1shard:3%]",
-    "train[2%:3shard]",
-    "train[-2shard:]",
-    "train[:-1shard]",
-    "train[:0shard]",
-    "train[:-6shard]",
-    "train[:10]+train[90:]",
-    "train+test",
-    "train + test",
-    "train\t+\n test[:3]+test",
-    "test+train+test",
-    "all+test[:1]",
-    "all+all",
-    "train\n",
+    "train", "test", "my-split_2", "0", "é", "all", "train[:80%]", "train[25%:75]",
+    "train[25:75%]", "train[0.5%:99.5%]", "train[-10%:]", "train[:-10%]", "test[50%:]",
+    "my-split_2[:50%]", "0[:0]", "train[100:]", "train[-101:]", "train[-0:]", "train[:-1]",
+    "train[10:20]", "train[1_0:2_0]", "train[007:]", "train[:٣]", "train[0shard]",
+    "train[-1shard]", "0[0shard]", "train[:2shard]", "train[2:3shard]", "train[1shard:3]",
+    "train[-2shard:]", "train[:0shard]", "train[:10]+train[90:]", "train+test", "train + test",
+    "train\t+\n test[:3]+test", "all+test[:1]", "train\n",
 ]
 
 EMPTY = [
-    "test[:7.142857%]",
-    "train[101:]",
-    "train[:0]",
-    "train[:-101]",
-    "train[50:10]",
-    "train[75%:25%]",
-    "train[-10:-20]",
-    "train[1shard]",
-    "train[9shard]",
-    "train[9shard:]",
-    "train[3shard:1shard]",
+    "test[:7.142857%]", "train[101:]", "train[:0]", "train[:-101]", "train[50:10]",
+    "train[75%:25%]", "train[1shard]", "train[9shard:]", "train[3shard:1shard]",
 ]
 
 INVALID = [
-    "",
-    " train",
-    "train ",
-    "train [:3]",
-    "train[ :3]",
-    "train[:3 ]",
-    "nix",
-    "nix[:3]",
-    "Train",
-    "train[]",
-    "train[:]",
-    "train[::]",
-    "train[:3:]",
-    "train[1:2:3]",
-    "train[5]",
-    "train[5%]",
-    "train[1.0shard]",
-    "train[shard]",
-    "train[%:]",
-    "train[:3",
-    "train:3]",
-    "train]",
-    "[:3]",
-    "train[:3][:2]",
-    "train[:3]x",
-    "train[:1.5]",
-    "train[:1.5shard]",
-    "train[:1.2.3%]",
-    "train[:.%]",
-    "train[:_]",
-    "train[:1__0]",
-    "train[:--1]",
-    "train[:+1]",
-    "train[:1e1%]",
-    "train[:x]",
-    "train[:3%%]",
-    "train[:3shards]",
-    "train[:102]",
-    "train[-102:]",
-    "train[102:]",
-    "train[:101%]",
-    "train[-100.5%:]",
-    "0[:1]",
-    "0[-1:]",
-    f"train[:{'9' * 400}%]",
-    f"train[:{'9' * 5000}]",
-    "all[:50%]",
-    "all[:3]",
-    "all+nix",
-    "train+",
-    "+train",
-    "train++test",
-    "train,test",
-    "train&test",
-    "tfds.Split.TRAIN",
+    "", " train", "train ", "train[ :3]", "nix", "Train", "train[]", "train[::]", "train[:3:]",
+    "train[1:2:3]", "train[5]", "train[%:]", "train[:3", "[:3]", "train[:3][:2]", "train[:3]x",
+    "train[:1.5]", "train[:1.2.3%]", "train[:.%]", "train[:1__0]", "train[:--1]", "train[:1e1%]",
+    "train[:3%%]", "train[:3shards]", "train[:102]", "train[:101%]", "train[-100.5%:]", "0[:1]",
+    f"train[:{'9' * 400}%]", f"train[:{'9' * 5000}]", "all[:50%]", "all+nix", "train+", "+train",
+    "train,test", "tfds.Split.TRAIN",
 ]
+# fmt: on
 
 
 def resolved_by_tfds(spec, splits):
@@ -221,7 +117,7 @@ datasets = st.dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(specs(), datasets)
 @example("train[:50%]", {"train": (1,)})  # a half is rounded to the even neighbour
 @example("train[:50%]", {"train": (3,)})
@@ -234,49 +130,6 @@ def test_any_string_selects_the_records_of_tfds(spec, splits):
 @given(st.text(max_size=12))
 def test_any_text_is_resolved_or_rejected_as_by_tfds(spec):
     assert resolved(spec, SPLITS) == resolved_by_tfds(spec, SPLITS)
-
-
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory):
-    """A TFDS dataset whose examples are numbered across its splits."""
-    directory, features = tmp_path_factory.mktemp("numbers"), Features({"x": "int64"})
-    splits = {"train": (5, 3, 9), "test-2": (4,)}
-    info = DatasetInfo("numbers", splits=tuple(SplitInfo(*each, 0) for each in splits.items()))
-    number = 0
-    for split in info.splits:
-        for shard, length in zip(split.shard_names(info.name), split.shard_lengths, strict=True):
-            with RecordWriter(directory / shard) as writer:
-                for _ in range(length):
-                    writer.write(features.encode({"x": number}))
-                    number += 1
-    content, _ = features_to_tfds(features)
-    (directory / "features.json").write_text(json.dumps(content))
-    (directory / "dataset_info.json").write_text(info.to_json())
-    return tfds.builder_from_directory(str(directory))
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "train",
-        "all",
-        "test-2[1:]+train[:6]",
-        "train[33%:-20]",
-        "train[:3]+train[-3:]",
-        "train[1shard]",
-        "train[-2shard:]+test-2[:50%]",
-    ],
-)
-def test_records_are_those_that_tfds_reads(builder, spec):
-    options = tfds.ReadConfig(interleave_cycle_length=1)
-    read = [int(each["x"]) for each in builder.as_dataset(split=spec, read_config=options)]
-    splits = {name: info.shard_lengths for name, info in builder.info.splits.items()}
-    first = {"train": 0, "test-2": 17}
-    assert read == [
-        first[each.split] + record
-        for each in resolve(spec, splits)
-        for record in range(each.begin, each.end)
-    ]
 
 
 def test_a_split_named_all():

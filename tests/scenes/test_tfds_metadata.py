@@ -236,3 +236,16 @@ def test_a_label_that_is_not_valid(name):
     write_metadata(template, supervised_keys=("x", name))
     with covey.open("records/2.0.0", split="train") as ds:
         assert ds.label == "species"  # a common name; the declared one is ignored
+
+
+def test_the_index_has_the_features_as_well():
+    """features.json and the label files are read where there is no index, and by verify."""
+    examples = [{"x": 1.5, "label": "owl"}, {"x": 2.5, "label": "wren"}]
+    expected = covey.write(examples, "out", split="train", label="label").features
+    Path("out/features.json").write_text("{")
+    with covey.open("out") as ds:
+        assert ds.features == expected
+    assert "features.json" in str(covey.verify("out", progress=False))
+    Path("out/out-train.index.json").unlink()
+    with pytest.raises(FormatError, match=r"features\.json: .*not valid JSON"):
+        covey.open("out")

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, mixtures, plain, same
 
-from covey import Features, Ragged, Sparse, Tensor
+from covey import ClassLabel, Features, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import ExampleError, FeatureError
-from covey.schema.infer import Inference, integer_range
+from covey.schema.infer import Inference, feature_of, integer_range, unify
 from covey.schema.lattice import join_ranges
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
@@ -103,6 +103,30 @@ def test_infer(values, expected):
     features = Features({"x": expected})
     for value in values:
         features.encode({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 0.1], Tensor("float32")),
+        ([1, 1 / 3], Tensor("float64")),
+        (["a", b"b"], Tensor("bytes")),
+        ([[1, 2], [0.5]], Tensor("float32", (None,))),
+        ([[[1], [2, 3]], [[0.5]]], Ragged("float32")),
+        ([np.zeros((2, 3), np.uint8), np.ones((4, 5), np.uint8)], None),
+        ([1, "a"], FeatureError),
+        ([[1], 2], FeatureError),
+    ],
+)
+def test_unify_is_the_inference_of_two_values(values, expected):
+    features = map(feature_of, values)
+    if expected is FeatureError:
+        with pytest.raises(FeatureError, match="no feature fits both"):
+            unify(*features)
+    else:
+        assert unify(*features) == infer(*values) == (expected or infer(*values))
+    label, more = ClassLabel(["owl"]), ClassLabel(["owl", "wren"])
+    assert unify(label, more) == unify(more, label) == more
 
 
 @pytest.mark.parametrize(

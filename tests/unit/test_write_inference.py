@@ -14,9 +14,7 @@ from written import check_index, column, files, read, tidy, write
 from covey import ClassLabel, Features, Ragged, Tensor
 from covey.errors import DatasetError, FeatureError
 
-WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
-
-
+WORKERS = pytest.mark.parametrize("workers", [1, 2])
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
@@ -29,7 +27,7 @@ def as_read(value, kind):
     return tidy({"x": value})["x"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     mixture=mixtures(),
     workers=st.sampled_from([1, 1, 2]),
@@ -60,20 +58,12 @@ def test_features_are_those_of_infer(mixture, workers, memory_limit):
 
 LATE = {
     "decimals, then a long one": ([i / 10 for i in range(150)] + [1 / 3], Tensor("float64")),
-    "a time stamp, then decimals": (
-        [1700000000.123, *(i / 10 for i in range(99))],
-        Tensor("float64"),
-    ),
-    "integers, then a time stamp": ([*range(150), 1700000000.123], Tensor("float64")),
     "integers, decimals, a time stamp": (
         [*range(50), 0.1, 0.2, 1700000000.123],
         Tensor("float64"),
     ),
-    "integers, then a float": ([*range(300), 0.5, 7], Tensor("float32")),
     "large integers, then a float": ([2**40 + 1] * 150 + [0.5], Tensor("float64")),
-    "a float, then a large integer": ([0.5] * 150 + [2**24 + 1], Tensor("float64")),
     "bools, then an integer": ([True, False] * 75 + [3], Tensor("int64")),
-    "lengths": ([[1, 2]] * 150 + [[1, 2, 3]], Tensor("int64", (None,))),
     "empty lists": ([[]] * 150 + [[0.5]], Tensor("float32", (None,))),
     "empty lists, then nested ones": ([[]] * 150 + [[["a"]]], Tensor("str", (None, 1))),
     "rows of other lengths": ([[[1, 2], [3, 4]]] * 150 + [[[1], [2, 3]]], Ragged("int64")),
@@ -82,7 +72,6 @@ LATE = {
         [[[], [7]]] * 9 + [[[2**40 + 1], [0.5]]],
         Ragged("float64"),
     ),
-    "ragged integers, then none": ([[[], [7]]] * 150 + [[]], Ragged("int64")),
     "strings, then bytes": (["a"] * 150 + [b"\xff"], Tensor("bytes")),
     "arrays of other sizes": (
         [np.zeros((2, 2), np.float32)] * 150 + [np.ones((3, 4), np.float32)],
@@ -219,7 +208,7 @@ def test_defaults(tmp_path, values, default, workers):
 def reuse(kind, count):
     """Yield items that share an object, whose content changes."""
     array, values = np.zeros(3, np.int64), [0, 0, 0]
-    example = {"dict": {}, "list": {"x": values}}.get(kind, {"x": array})
+    example = {} if kind == "dict" else {"x": array}
     for number in range(count):
         array[:], values[:] = number, [number] * 3
         if kind == "dict":
@@ -229,13 +218,12 @@ def reuse(kind, count):
             "pairs": (f"bird {number}", example),
             "tuples": (array, number),
             "nested": nested,
-            "array": {"x": array},
         }.get(kind, example)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("declared", [False, True])
-@pytest.mark.parametrize("kind", ["array", "dict", "list", "pairs", "tuples", "nested"])
+@pytest.mark.parametrize("kind", ["dict", "pairs", "tuples", "nested"])
 def test_source_that_reuses_its_objects(tmp_path, kind, declared, workers):
     options = {"shuffle": False, "workers": workers}
     if kind == "tuples":
@@ -251,7 +239,6 @@ def test_source_that_reuses_its_objects(tmp_path, kind, declared, workers):
 # on_error="skip": the same examples and the same order for any memory limit and workers.
 
 SKIPPED = {
-    "strings": ([{"x": 1}, *[{"x": "t"}] * 5, *[{"x": i} for i in range(50)]], [*range(1, 6)]),
     "shapes": (
         [{"x": [1]}, *[{"x": 2}] * 5, *[{"x": [i] * (i % 3)} for i in range(50)], {"x": 3}],
         [*range(1, 6), 56],
