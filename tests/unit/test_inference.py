@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, mixtures, plain, same
 
-from covey import ClassLabel, Features, Ragged, Sparse, Tensor
+from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import ExampleError, FeatureError
 from covey.schema.infer import Inference, feature_of, integer_range, unify
 from covey.schema.lattice import join_ranges
+from covey.schema.merge import unify as unify_schemas
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
 
@@ -127,6 +128,20 @@ def test_unify_is_the_inference_of_two_values(values, expected):
         assert unify(*features) == infer(*values) == (expected or infer(*values))
     label, more = ClassLabel(["owl"]), ClassLabel(["owl", "wren"])
     assert unify(label, more) == unify(more, label) == more
+
+
+def test_rules_of_columns_images_defaults_and_schemas():
+    """Each of them has a path of its own through the lattice."""
+    columns = Features.infer_columns({"x": [[16777217, 1], [0.5, 1]]})
+    assert columns["x"] == Tensor("float64", (2,))
+    images = [Image((2, 2, 1), d).encode(np.zeros((2, 2, 1), d)) for d in ("uint16", "uint8")]
+    assert infer(*images) == infer(*reversed(images)) == Image()
+    found = Features.infer([{"x": np.float32(0.1)}, {}], defaults={"x": 0.5})
+    assert found["x"] == Tensor("float32", default=0.5)
+    schemas = Features({"x": "int64"}), Features({"x": ClassLabel(["owl"])})
+    assert unify_schemas(*schemas, allow_missing=True) == schemas[1]
+    with pytest.raises(FeatureError, match="in one schema"):
+        unify_schemas(*schemas)
 
 
 @pytest.mark.parametrize(
