@@ -155,8 +155,8 @@ def is_hugging_face_file(value: Any) -> bool:
 def feature_of(value: Any) -> Feature:
     """Return the feature that is inferred from a value.
 
-    >>> feature_of(0.1), feature_of([[1, 2], [3]])
-    (Tensor(dtype='float32', shape=(), encoding='list'), Ragged(dtype='int64', depth=2, shape=()))
+    >>> feature_of(0.1)
+    Tensor(dtype='float32', shape=(), encoding='list')
 
     Raises:
         FeatureError: If no feature holds it.
