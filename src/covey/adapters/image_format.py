@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,15 @@ _check = partial(check, error=PlanError)
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Types of images, and the value that becomes 1.
 IMAGE_SCALES = {"uint8": 255.0, "uint16": 65535.0, **dict.fromkeys(FLOATS, 1.0)}
+
+
+class ImageKeywords(TypedDict, total=False):
+    """Keyword arguments of ``to_torch`` and ``to_jax``: the fields of :class:`ImageFormat`."""
+
+    layout: Layout
+    dtype: Any
+    mean: float | Sequence[float] | None
+    std: float | Sequence[float] | None
 
 
 @dataclass

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from covey.adapters import convert, import_framework, made_ahead
-from covey.adapters.image_format import IMAGE_SCALES, ImageFormat
+from covey.adapters.image_format import IMAGE_SCALES, ImageFormat, ImageKeywords
 from covey.errors import ClosedError, PlanError, check
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
 from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
 from covey.plan.base import check_int
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 jax: Any = import_framework("jax")
 
@@ -59,7 +62,15 @@ def tensor(value: Any, sharding: Any = None) -> Any:
     return jax.make_array_from_process_local_data(fitted, np.asarray(value))
 
 
-def to_jax(loader: Loader, sharding: Any = None, *, prefetch: int = 2, **images: Any) -> JaxBatches:
+class JaxKeywords(ImageKeywords, total=False):
+    """Keyword arguments of :func:`to_jax`."""
+
+    prefetch: int
+
+
+def to_jax(
+    loader: Loader, sharding: Any = None, *, prefetch: int = 2, **images: Unpack[ImageKeywords]
+) -> JaxBatches:
     """Return an iterable over the batches of a loader; each ``for`` is an epoch.
 
     An iteration begins at the position of the loader, which counts the batches that were returned,

@@ -11,7 +11,7 @@ Without workers, the threads of the loader build the batches, and nothing is sen
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ except ImportError as error:
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
 
 from covey.adapters import convert
-from covey.adapters.image_format import ImageFormat, Layout
+from covey.adapters.image_format import ImageFormat, ImageKeywords, Layout
 from covey.adapters.torch_device import (
     DeviceCopier,
     copied_ahead,
@@ -69,6 +69,22 @@ _check = partial(check, error=PlanError)
 # Options of a DataLoader that the batches of a loader determine.
 _DETERMINED = ("batch_size", "batch_sampler", "collate_fn", "dataset", "drop_last", "sampler",
                "shuffle")  # fmt: skip
+
+
+class TorchKeywords(ImageKeywords, total=False):
+    """Keyword arguments of :func:`to_torch`."""
+
+    device: Any
+    num_workers: int
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
 
 
 def to_torch(

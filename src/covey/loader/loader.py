@@ -23,9 +23,10 @@ from covey.schema import Features
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from typing_extensions import Unpack
 
-    from covey.adapters.jax import JaxBatches
-    from covey.adapters.torch import BatchDataLoader
+    from covey.adapters.jax import JaxBatches, JaxKeywords
+    from covey.adapters.torch import BatchDataLoader, TorchKeywords
     from covey.view import View
 
 
@@ -327,16 +328,16 @@ class Loader(ForkAware):
 
     # Frameworks, each of which is imported on first use.
 
-    def to_tf(self, **options: Any) -> tf.data.Dataset:
+    def to_tf(self, *, element_spec: Any = None) -> tf.data.Dataset:
         """Return a ``tf.data.Dataset``; see :func:`covey.adapters.tensorflow.to_tf`.
 
         Args:
-            options: `element_spec`.
+            element_spec: Type of a batch.
         """
-        dataset: tf.data.Dataset = _adapter("tensorflow").to_tf(self, **options)
+        dataset: tf.data.Dataset = _adapter("tensorflow").to_tf(self, element_spec=element_spec)
         return dataset
 
-    def to_torch(self, **options: Any) -> BatchDataLoader:
+    def to_torch(self, **options: Unpack[TorchKeywords]) -> BatchDataLoader:
         """Return a ``torch.utils.data.DataLoader``; see :func:`covey.adapters.torch.to_torch`.
 
         Args:
@@ -345,7 +346,7 @@ class Loader(ForkAware):
         batches: BatchDataLoader = _adapter("torch").to_torch(self, **options)
         return batches
 
-    def to_jax(self, sharding: Any = None, **options: Any) -> JaxBatches:
+    def to_jax(self, sharding: Any = None, **options: Unpack[JaxKeywords]) -> JaxBatches:
         """Return an iterator of JAX arrays; see :func:`covey.adapters.jax.to_jax`.
 
         Args:
