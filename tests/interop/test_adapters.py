@@ -1,6 +1,8 @@
 """The contract of all adapters: the batches of a loader, epochs, states, ranks, hooks, errors."""
 
+import inspect
 import itertools
+import re
 import subprocess
 import sys
 
@@ -9,10 +11,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from loaded import NATIVE, OTHERS, numbers_of
+from loaded import NATIVE, OTHERS, make, numbers_of
+from written import shard_paths
 
+import covey
+from covey.adapters import jax as jax_adapter
+from covey.adapters import torch as torch_adapter
+from covey.adapters.image_format import ImageFormat
+from covey.adapters.tensorflow import to_tf
 from covey.augmenters import ContrastiveAugmenter
-from covey.errors import FeatureError, PlanError
+from covey.errors import FeatureError, FileChangedError, PlanError
 
 STEPS = 7
 ADAPTERS = {
@@ -169,17 +177,56 @@ def test_reuse_buffers(ds, adapter):
     assert (caught.value.option, caught.value.found) == ("reuse_buffers", True)
 
 
-def fail(x, y):
-    if 95 in numbers_of(x):
+def fail(example):
+    if example["x"][0, 0] == 95:
         raise ValueError("that is 95")
-    return x, y
+    return example
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_error_of_a_hook(ds, adapter, threads):
-    loader = ds.sequential(10, batch_transform=fail, threads=threads)
-    with pytest.raises((ValueError, tf.errors.OpError), match="that is 95"):
+def test_an_error_of_a_hook_has_its_location(ds, adapter, threads):
+    loader = ds.sequential(10, transform=fail, threads=threads)
+    with pytest.raises((ValueError, tf.errors.OpError), match="that is 95") as caught:
         Epochs(adapter, loader)()
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert re.search(r"-train\S*: record 23 at byte \d+, step 9, row 5", text)
+
+
+def test_a_shard_that_changes_while_it_is_read(tmp_path, adapter):
+    with make(tmp_path / "data", "numbers") as dataset:
+        epochs = Epochs(adapter, load(dataset, steps_per_epoch=40))
+        epochs()  # opens all shards
+        shard = shard_paths(tmp_path / "data")[2]
+        with shard.open("r+b") as file:
+            file.seek(100)
+            file.write(b"\xff" * 4)
+        changed = (FileChangedError, tf.errors.UnknownError)
+        with pytest.raises(changed, match=re.escape(shard.name)) as caught:
+            epochs()
+        assert "FileChangedError" in f"{type(caught.value)} {caught.value}"
+
+
+def keywords(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {
+        each.name
+        for each in parameters
+        if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)
+    }
+
+
+def test_keywords_of_loaders():
+    """Those that editors and type checkers know are those of the adapters."""
+    images = keywords(ImageFormat)
+    determined = {*torch_adapter._DETERMINED, "loader", "self"}
+    options = keywords(torch_adapter.to_torch) | keywords(torch.utils.data.DataLoader.__init__)
+    assert set(torch_adapter.TorchKeywords.__annotations__) == options - determined
+    assert set(jax_adapter.JaxKeywords.__annotations__) == {"prefetch", *images}
+    assert keywords(jax_adapter.to_jax) == {"loader", "sharding", "prefetch"}
+    assert keywords(covey.Loader.to_tf) == keywords(to_tf) - {"loader"} | {"self"}
+    for name, expected in (("to_torch", "TorchKeywords"), ("to_jax", "JaxKeywords")):
+        annotations = getattr(covey.Loader, name).__annotations__
+        assert annotations["options"] == f"Unpack[{expected}]"
 
 
 # Results of transform.
