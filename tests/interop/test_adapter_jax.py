@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -128,6 +129,22 @@ def check_kept_arrays(ds, threads, reuse_buffers, sharding=None):
 @pytest.mark.parametrize("threads", [0, 2])
 def test_arrays_of_batches_never_change(ds, threads, reuse_buffers):
     check_kept_arrays(ds, threads, reuse_buffers)
+
+
+@partial(jax.jit, donate_argnums=(0, 1))
+def consume(x, y):
+    return x * 2, y + 1
+
+
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+def test_arrays_may_be_donated(ds, reuse_buffers):
+    """Their memory is overwritten, which no other batch may see."""
+    options = {"seed": 3, "steps_per_epoch": 40}
+    loader = ds.batches(8, 4, threads=2, prefetch=2, reuse_buffers=reuse_buffers, **options)
+    for batch, (x, y) in zip(loader.to_jax(), ds.batches(8, 4, **options), strict=True):
+        assert all_equal(batch, (x, y))
+        assert all_equal(consume(*batch), (x * 2, y + 1))
+        assert all(each.is_deleted() for each in batch)
 
 
 # Prefetched batches.
@@ -256,10 +273,6 @@ def shard(directory):
         assert (loader.epoch, loader.step) == (1, 5)
 
 
-def test_batches_are_sharded_along_the_first_dimension(two_devices):
-    two_devices(shard)
-
-
 def place(directory):
     ds = make_numbers(directory)
     x, y = next(ds.batches(3, 1).to_jax(jax.devices()[1]))
@@ -271,10 +284,6 @@ def place(directory):
     assert tensor(np.float32(3), named("data")).is_fully_replicated
     moved = tensor(jnp.arange(4), named("data"))
     assert [each.data.tolist() for each in moved.addressable_shards] == [[0, 1], [2, 3]]
-
-
-def test_one_of_two_devices_and_replication(two_devices):
-    two_devices(place)
 
 
 def reject(directory):
@@ -306,16 +315,21 @@ def reject(directory):
     assert len(batch["x"].addressable_shards) == 2
 
 
-def test_batches_that_cannot_be_sharded(two_devices):
-    two_devices(reject)
-
-
 def keep(directory):
     check_kept_arrays(make_numbers(directory), 1, True, mesh())
 
 
-def test_sharded_arrays_never_change(two_devices):
-    two_devices(keep)
+def train_sharded(directory):
+    """Training on two devices has the losses of training on one."""
+    ds = make_numbers(directory)
+    losses = losses_of(ds.batches(4, 3, seed=2).to_jax(mesh()))
+    assert np.allclose(losses, losses_of(ds.batches(4, 3, seed=2)), rtol=1e-5)
+    assert len(set(losses)) == 8
+
+
+@pytest.mark.parametrize("action", [shard, place, reject, keep, train_sharded])
+def test_two_devices(two_devices, action):
+    two_devices(action)
 
 
 # Training.
