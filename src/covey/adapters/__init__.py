@@ -15,8 +15,6 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import PlanError, check
-
 Item = TypeVar("Item")
 Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 
@@ -41,30 +39,17 @@ def import_framework(name: str) -> Any:
         raise ImportError(message, name=name) from error
 
 
-def check_framework(framework: Framework, option: str = "framework") -> Framework:
-    """Return the argument `framework`.
-
-    Args:
-        framework: The argument.
-        option: Its name, for the error.
-
-    Raises:
-        PlanError: If it is not the name of a supported framework.
-    """
-    check(option, framework, framework in FRAMEWORKS, FRAMEWORKS, error=PlanError)
-    return framework
-
-
-def tensors(framework: Framework) -> Callable[[Any], Any]:
-    """Return the function that converts the arrays of a nested batch to tensors of a framework.
+def to_framework(framework: Framework, batch: Any) -> Any:
+    """Return the arrays of a nested batch as tensors of a framework.
 
     Raises:
         ImportError: If the framework is not installed.
     """
     if framework == "numpy":
-        return lambda batch: convert(batch, _array)
-    adapter = importlib.import_module(f"covey.adapters.{framework}")
-    return lambda batch: convert(batch, adapter.tensor)
+        return convert(
+            batch, lambda value: as_array(value) if hasattr(value, "__array__") else value
+        )
+    return convert(batch, importlib.import_module(f"{__name__}.{framework}").tensor)
 
 
 def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
@@ -77,10 +62,6 @@ def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
     if isinstance(batch, Mapping):
         return {name: convert(value, tensor) for name, value in batch.items()}
     return tensor(batch)
-
-
-def _array(value: Any) -> Any:
-    return as_array(value) if hasattr(value, "__array__") else value
 
 
 def as_array(value: Any) -> NDArray[Any]:

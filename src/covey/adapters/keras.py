@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from itertools import islice
 from typing import Any
@@ -138,13 +138,11 @@ class Prefetcher:
     ascending. A batch that is requested out of this order is made when it is requested.
 
     Args:
-        dataset: A sampler; its method ``generate_batch`` makes a batch.
-        convert: Function that converts a batch of a worker process to tensors.
+        dataset: A sampler.
     """
 
-    def __init__(self, dataset: Any, convert: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._convert = convert
         self.random_state: Any = None
         """State of the module ``random`` before Keras shuffled the batch ids."""
         self._lock = threading.Lock()
@@ -163,7 +161,8 @@ class Prefetcher:
                 self._submit()
         if future is None:
             return dataset.generate_batch(batch_id)
-        return self._convert(future.result()) if dataset.use_multiprocessing else future.result()
+        batch = future.result()  # of a process: arrays
+        return dataset._to_tensors(*batch) if dataset.use_multiprocessing else batch
 
     def close(self) -> None:
         """Stop the workers. Later requests, of a thread of TensorFlow, make their batch."""

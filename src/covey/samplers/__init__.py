@@ -21,9 +21,8 @@ if TYPE_CHECKING:
         SingleShotMemorySampler,
         load_image,
     )
-    from covey.samplers.tfdata import TFDataSampler
+    from covey.samplers.tf import TFDataSampler, TFRecordDatasetSampler
     from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
-    from covey.samplers.tfrecord import TFRecordDatasetSampler
 
 __all__ = [
     "MultiShotFileSampler",
@@ -40,9 +39,9 @@ if is_installed("tensorflow"):
 
 _MODULES = {
     "Sampler": "base",
-    "TFDataSampler": "tfdata",
+    "TFDataSampler": "tf",
     "TFDatasetMultiShotMemorySampler": "tfds",
-    "TFRecordDatasetSampler": "tfrecord",
+    "TFRecordDatasetSampler": "tf",
     "select_examples": "inputs",
 }
 

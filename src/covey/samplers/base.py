@@ -8,10 +8,9 @@ import random
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
-from covey.adapters import Framework, check_framework, tensors
+from covey.adapters import FRAMEWORKS, Framework, to_framework
 from covey.adapters.keras import (
     EpochCounter,
     KerasDataset,
@@ -99,8 +98,11 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         self.steps_per_epoch = check_int("steps_per_epoch", steps_per_epoch, 1, 2**48)
         self.augmenter = augmenter
         self.warmup = check_int("warmup", warmup, -(2**62))
-        self.framework = backend() if framework is None else check_framework(framework)
-        self.augmenter_framework = check_framework(augmenter_framework, "augmenter_framework")
+        self.framework = backend() if framework is None else framework
+        self.augmenter_framework = augmenter_framework
+        for option in ("framework", "augmenter_framework"):
+            name = getattr(self, option)
+            check(option, name, name in FRAMEWORKS, FRAMEWORKS, error=PlanError)
         self.num_augmentations_per_example = check_int(
             "num_augmentations_per_example", num_augmentations_per_example, 0
         )
@@ -241,7 +243,7 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
                 error=PlanError,
                 remedy="pass use_multiprocessing=False",
             )
-            x, y = map(tensors(self.augmenter_framework), (x, y))
+            x, y = to_framework(self.augmenter_framework, (x, y))
         with told_of_arrays('pass augmenter_framework="tensorflow" for tensors'):
             x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
         return x, y
@@ -249,15 +251,11 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
     def _to_tensors(self, x: Any, y: Any) -> tuple[Any, Any]:
         if is_worker():  # a framework may hang after a fork: the main process converts
             return x, y
-        return self._convert(x), self._convert(y)
-
-    @cached_property
-    def _convert(self) -> Callable[[Any], Any]:
-        return tensors(self.framework)
+        converted: tuple[Any, Any] = to_framework(self.framework, (x, y))
+        return converted
 
     def __getstate__(self) -> dict[str, Any]:
-        excluded = ("_convert", "_prefetcher")
-        return {name: value for name, value in self.__dict__.items() if name not in excluded}
+        return {**self.__dict__, "_prefetcher": None}
 
     # Epochs.
 
@@ -266,7 +264,7 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
         self._stop_prefetching()
         self._counter.begin()
         if self._prefetches:
-            self._prefetcher = Prefetcher(self, self._convert)
+            self._prefetcher = Prefetcher(self)
 
     def on_epoch_end(self) -> None:
         """End the epoch; Keras calls this, and a loop over the sampler.

@@ -176,7 +176,7 @@ class MultiShotMemorySampler(MemorySampler):
     @property
     def load_example_fn(self) -> Callable[[Any], Any]:
         """The function that returns the example for an item of x."""
-        return self._x.load or _identity
+        return self._x.load or (lambda item: item)
 
     @property
     def class_list(self) -> list[Any]:
@@ -222,10 +222,6 @@ class MultiShotMemorySampler(MemorySampler):
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]
         return self._to_tensors(self._x.take(ids), self._labels(ids))
-
-
-def _identity(item: Any) -> Any:
-    return item
 
 
 def load_image(
