@@ -22,8 +22,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaded import settles
-from pictures import DECODERS, decoding_with, encode, pillow
-from pictures import draw as draw_picture
 from sampled import Lazy, X, Y, drawn, identity, is_fair, planned, repeat, run
 
 import covey.augmenters
@@ -460,15 +458,6 @@ class Underscored(Sampler):
         return y + 100 * batch_id, y
 
 
-class Mixin:
-    def _get_examples(self, batch_id, num_classes, examples_per_class):
-        return np.zeros(num_classes), np.arange(num_classes)
-
-
-class Mixed(Mixin, Sampler):
-    pass
-
-
 class Negative(MultiShotMemorySampler):
     def _get_examples(self, batch_id, num_classes, examples_per_class):
         x, y = super()._get_examples(batch_id, num_classes, examples_per_class)
@@ -489,39 +478,14 @@ def test_subclasses_with_either_name_of_get_examples():
     sampler = Underscored(2, 3, steps_per_epoch=4, framework="numpy")
     assert sampler[1][0].tolist() == [100] * 3 + [101] * 3
     assert sampler.get_examples(0, 1, 1)[0].tolist() == [0]
-    assert Mixed(2, framework="numpy")[0][1].tolist() == [0, 1]
+    with pytest.raises(TypeError, match="abstract"):
+        Sampler(2)
     plain = multi(X, Y, 3)[2][0]
     for kind, factor in ((Negative, -1), (Again, -10), (Last, -10)):
         found = kind(X, Y, 3, framework="numpy")
         assert found[2][0].tolist() == (factor * plain).tolist()
         for name in ("get_examples", "_get_examples"):
             assert getattr(found, name)(2, 3, 2)[0].tolist() == (factor * plain).tolist()
-
-
-class Custom(Sampler):
-    """A sampler as users of TensorFlow Similarity write it."""
-
-    def __init__(self, x, **options):
-        super().__init__(2, 3, steps_per_epoch=4, augmenter=repeat, warmup=1, **options)
-        self.x, self.ended = x, 0
-
-    def get_examples(self, batch_id, num_classes, examples_per_class):
-        y = np.repeat(np.arange(num_classes), examples_per_class)
-        return self.x[y] + batch_id, y
-
-    def on_epoch_end(self):
-        super().on_epoch_end()
-        self.ended += 1
-
-
-def test_subclass():
-    sampler = Custom(np.array([10, 20]), framework="numpy")
-    *_, (x, y) = sampler
-    assert y.tolist() == [0] * 9 + [1] * 9
-    assert x.tolist() == [13] * 9 + [23] * 9
-    assert (sampler.ended, sampler.epoch, sampler.is_warmup, sampler.batch_size) == (1, 1, False, 6)
-    with pytest.raises(TypeError, match="abstract"):
-        Sampler(2)
 
 
 def test_get_examples_with_other_sizes():
@@ -538,16 +502,6 @@ def test_get_examples_with_other_sizes():
     for name in ("examples_per_class", "example_per_class"):
         found = other.get_examples(batch_id=0, num_classes=7, **{name: 2})
         assert all(map(np.array_equal, found, expected))
-
-
-# Slices, ranks and weights.
-
-
-def test_class_weights():
-    sampler = multi(X, Y, 2, 1, 400, class_weights={3: 0, 4: 4})
-    counts = Counter(label for _, y in sampler for label in y.tolist())
-    assert 3 not in counts
-    assert 3.5 < counts[4] / counts[5] < 4.5
 
 
 # One example per class.
@@ -605,20 +559,6 @@ def test_load_image(pictures):
     with pytest.raises(FeatureError) as caught:
         load_image(pictures[1])
     assert caught.value.path == str(pictures[1])
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("form", ["jpeg", "png"])
-def test_load_image_with_every_decoder(tmp_path, monkeypatch, form, decoder):
-    path, data = tmp_path / "image", encode(draw_picture((30, 40, 3)), form)
-    path.write_bytes(data)
-    expected = pillow(data) / np.float32(255)
-    with decoding_with(decoder), monkeypatch.context() as patch:
-        if decoder == "native":
-            patch.setitem(sys.modules, "PIL", None)
-        assert np.array_equal(load_image(path), expected)
-        found = load_image(path, (12, 17)) * 255
-    assert np.abs(found - pillow(data, size=(12, 17))).max() < 1.01
 
 
 @pytest.mark.parametrize("kind", [str, lambda path: path])
@@ -906,6 +846,13 @@ def test_slices(kind):
         assert same(sampler.get_slice(begin, size), (x[expected], y[expected]))
     with pytest.raises(PlanError, match="size is -2"):
         sampler.get_slice(0, -2)
+
+
+def test_class_weights():
+    sampler = multi(X, Y, 2, 1, 400, class_weights={3: 0, 4: 4})
+    counts = Counter(label for _, y in sampler for label in y.tolist())
+    assert 3 not in counts
+    assert 3.5 < counts[4] / counts[5] < 4.5
 
 
 def test_order_and_classes_of_slices():

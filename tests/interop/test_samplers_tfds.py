@@ -1,7 +1,6 @@
 """TFDatasetMultiShotMemorySampler: datasets that TFDS prepares."""
 
 import os
-import sys
 import threading
 from collections import Counter
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from pictures import DECODERS, decoding_with
 from sampled import drawn, planned, repeat, run
 from written import write
 
@@ -247,17 +245,6 @@ def test_preprocess_fn_resizes_images(flock):
     x, y = sampler[0]
     assert (sampler.example_shape, x.dtype) == ((2, 2, 3), np.float32)
     assert np.array_equal(np.rint(x[:, 0, 0, 0] * 255) % 4, y)
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_images_with_every_decoder(flock, monkeypatch, decoder):
-    with decoding_with(decoder):
-        if decoder == "native":
-            monkeypatch.setitem(sys.modules, "PIL", None)
-        x, y = flock(3, "image").get_slice()
-    assert (x == x[:, :1, :1, :1]).all()
-    assert x.shape[1:] == (4, 5, 3)
-    assert np.array_equal(x[:, 0, 0, 0] % 4, y)
 
 
 def test_preprocess_fn_is_called_once_per_example_by_several_threads(flock, directory, monkeypatch):
