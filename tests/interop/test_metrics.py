@@ -54,8 +54,9 @@ def judge(similarity, query, labels, reference=None, reference_labels=None):
 
 
 @framework
-@pytest.mark.parametrize("similarity", ["cosine", "euclidean"])
-@pytest.mark.parametrize("memory_limit", [1, 50_000, 1 << 28])
+@pytest.mark.parametrize(
+    ("similarity", "memory_limit"), [("cosine", 50_000), ("euclidean", 1 << 28)]
+)
 def test_against_pytorch_metric_learning(convert, similarity, memory_limit):
     x, y = embeddings()
     options = {"similarity": similarity, "memory_limit": memory_limit}
@@ -79,9 +80,8 @@ def test_references_against_pytorch_metric_learning(convert):
     assert [found.recall[1], found.r_precision, found.map_at_r] == pytest.approx(expected, abs=1e-6)
 
 
-@framework
 @pytest.mark.parametrize("k", [1, 3, 10, 1000])
-def test_recall_against_torchmetrics(convert, k):
+def test_recall_against_torchmetrics(k):
     x, y = embeddings()
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     rows, columns = np.nonzero(~np.eye(len(x), dtype=bool))
@@ -91,7 +91,8 @@ def test_recall_against_torchmetrics(convert, k):
         torch.as_tensor(y[rows] == y[columns]),
         torch.as_tensor(rows),
     )
-    assert recall_at_k(convert(x), y, ks=(k,))[k] == pytest.approx(float(expected), abs=1e-6)
+    for convert in FRAMEWORKS.values():
+        assert recall_at_k(convert(x), y, ks=(k,))[k] == pytest.approx(float(expected), abs=1e-6)
 
 
 def ranked(x, y, ks):
@@ -114,7 +115,7 @@ def ranked(x, y, ks):
 @settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
-    rows=st.integers(2, 12),
+    rows=st.sampled_from([2, 3, 7, 12]),  # JAX compiles functions for each
     convert=st.sampled_from(list(FRAMEWORKS.values())),
     memory_limit=st.sampled_from([1, 600, 1 << 20]),
 )
@@ -145,8 +146,15 @@ METRICS = (recall_at_k, retrieval_metrics, r_precision, map_at_r, suspicious_lab
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("similarity", ["cosine", "euclidean", "dot"])
-@pytest.mark.parametrize("convert", [*FRAMEWORKS.values(), tf.constant], ids=[*FRAMEWORKS, "tf"])
+@pytest.mark.parametrize(
+    ("convert", "similarity"),
+    [
+        (np.asarray, "cosine"),
+        (torch.as_tensor, "euclidean"),
+        (jnp.asarray, "dot"),
+        (tf.constant, "euclidean"),
+    ],
+)
 def test_values_without_finite_similarities(convert, similarity, metric):
     """They would rank before all others, so that a model that diverged had a recall of 1."""
     x, y = embeddings(rows=60, classes=6)

@@ -416,6 +416,7 @@ LABELLED = {
     "an index of the dataset": (lambda _, d: d, {"shard_suffix": "*train*"}),
     "the metadata": (lambda _, d: without_index(d), {"shard_suffix": "*train*"}),
     "an argument": (lambda s, _: s, {"label": "label"}),
+    "a function": (lambda s, _: s, {"label": lambda each: int(each["x"][0]) // EACH}),
     "matching shards": (lambda s, _: beside(s, b"corrupt"), {"label": "label"}),
     "an odd path": (lambda s, d: s.rename(d.parent / "what [1] is * this"), {"label": "label"}),
     "directories below": (
