@@ -15,15 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from loaded import numbers_of
-from opened import opened
 from torch_data import epoch, load, read
-from written import write
 
 from covey.adapters import torch as adapter
 from covey.adapters import torch_device
 from covey.adapters.image_format import ImageFormat
 from covey.adapters.torch_device import ImageConverter, find_device, pinned_empty
-from covey.errors import FeatureError, PlanError
+from covey.errors import PlanError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -190,61 +188,7 @@ def test_devices(ds, monkeypatch):
 # Conversion of images.
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """A dataset of arrays of four types that are images in a batch."""
-    directory = tmp_path_factory.mktemp("device") / "images"
-    rng = np.random.default_rng(1)
-    shape = (40, 6, 5, 3)
-    columns = {
-        "uint8": rng.integers(0, 256, shape, dtype=np.uint8),
-        "uint16": rng.integers(0, 2**16, shape, dtype=np.uint16),
-        "float32": rng.random(shape, dtype=np.float32),
-        "float64": rng.random(shape),
-        "other": rng.integers(-9, 9, shape, dtype=np.int32),
-        "matrix": rng.random((40, 6, 5), dtype=np.float32),
-        "label": np.arange(40) % 5,
-    }
-    write(columns, directory, label="label")
-    with opened(directory) as ds:
-        yield ds
-
-
-IMAGES = ("uint8", "uint16", "float32", "float64")
-UNITS = {"uint8": 255, "uint16": 65535, "float32": 1, "float64": 1}
-# Relative to the largest value: half an ulp of the type, and what float32 adds.
-ERRORS = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-22, "float64": 2**-50}
-
-
-def batches_of(images, **options):
-    loader = images.batches(4, 2, seed=3, steps_per_epoch=3)
-    return list(loader.to_torch(device="cpu", **options))
-
-
-@pytest.mark.parametrize("dtype", [None, *ERRORS])
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize(("mean", "std"), [(None, None), (MEAN, STD), (0.5, None), (None, 0.25)])
-def test_conversion(images, layout, dtype, mean, std):
-    plain = list(images.batches(4, 2, seed=3, steps_per_epoch=3))
-    found = batches_of(images, layout=layout, dtype=dtype, mean=mean, std=std)
-    for (x, y), (original, labels) in zip(found, plain, strict=True):
-        assert np.array_equal(y, labels)
-        for name in ("other", "matrix"):
-            assert np.array_equal(x[name], original[name])
-        for name in IMAGES:
-            image, expected = x[name], original[name]
-            if layout == "NCHW":
-                assert image.is_contiguous(memory_format=torch.channels_last)
-                image = image.permute(0, 2, 3, 1)
-            if dtype is None and mean is None and std is None:
-                assert np.array_equal(image, expected)
-                continue
-            result = dtype or "float32"
-            assert image.dtype == getattr(torch, result)
-            expected = expected.astype(np.float64) / UNITS[name]
-            expected = (expected - (mean or 0)) / (std or 1)
-            largest = (1 + np.max(mean or 0)) / np.min(std or 1)
-            assert np.abs(image.double().numpy() - expected).max() <= largest * ERRORS[result]
+UNITS = {"uint8": 255, "uint16": 65535, "float32": 1}
 
 
 def test_scaled_integers_are_those_of_torchvision():
@@ -277,9 +221,3 @@ def test_options_that_require_a_device(ds, option, value):
     with pytest.raises(PlanError, match="pass device=") as caught:
         load(ds).to_torch(**{option: value})
     assert caught.value.option == option
-
-
-def test_another_number_of_channels(images):
-    with pytest.raises(FeatureError) as caught:
-        batches_of(images, mean=(0.5, 0.5))
-    assert (caught.value.option, caught.value.found) == ("mean", (0.5, 0.5))

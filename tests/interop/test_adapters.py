@@ -265,6 +265,67 @@ def test_invalid_result_of_a_transform(ds, adapter):
     assert caught.value.found.startswith("tuple of (float32 array of shape (2, 3), ")
 
 
+# Conversion of images on the device.
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+UNITS = {"uint8": 255, "uint16": 65535, "float32": 1, "float64": 1}
+# Relative to the largest value: half an ulp of the type, and what float32 adds.
+ERRORS = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-22}
+
+
+def as_images(x, y):
+    values = np.arange(len(x) * 60).reshape(len(x), 4, 5, 3) % 256
+    images = {name: (values / 255 * unit).astype(name) for name, unit in UNITS.items()}
+    return {**images, "int32": values.astype(np.int32), "x": x}, y
+
+
+@pytest.mark.parametrize("adapter", ["torch device", "jax"])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(("mean", "std"), [(None, None), (MEAN, STD), (0.5, None), (None, [0.25])])
+def test_conversion_of_images(ds, adapter, layout, dtype, mean, std):
+    loader = load(ds, batch_transform=as_images, steps_per_epoch=2)
+    options = {"layout": layout, "dtype": dtype, "mean": mean, "std": std}
+    is_torch = adapter == "torch device"
+    assert ImageFormat(dtype=jax.numpy.bfloat16).dtype == "bfloat16"
+    batches = loader.to_torch(device="cpu", **options) if is_torch else loader.to_jax(**options)
+    for (x, y), (original, labels) in zip(batches, loader.copy(batch=0), strict=True):
+        assert plain([x["int32"], x["x"], y]) == plain([original["int32"], original["x"], labels])
+        for name in [*UNITS][: 4 if is_torch else 3]:  # JAX converts float64 to float32
+            image, expected = x[name], original[name].astype(np.float64)
+            if layout == "NCHW":
+                assert not is_torch or image.is_contiguous(memory_format=torch.channels_last)
+                image = image.permute(0, 2, 3, 1) if is_torch else image.transpose(0, 2, 3, 1)
+            is_same = dtype is None and mean is None and std is None
+            result = name if is_same else dtype or "float32"
+            assert str(image.dtype).removeprefix("torch.") == result
+            found = np.asarray(image.double() if is_torch else image, np.float64)
+            if is_same:
+                assert np.array_equal(found, expected)
+                continue
+            expected = (expected / UNITS[name] - (0 if mean is None else mean)) / (std or 1)
+            largest = (1 + np.max(mean or 0)) / np.min(std or 1)
+            assert np.abs(found - expected).max() <= largest * ERRORS[result]
+
+
+@pytest.mark.parametrize("adapter", ["torch device", "jax"])
+@pytest.mark.parametrize(
+    ("option", "found", "error"),
+    [
+        ("layout", "HWC", PlanError),
+        ("dtype", "int32", PlanError),
+        ("std", 0, PlanError),
+        ("mean", (0.5, 0.5), FeatureError),
+    ],
+)
+def test_invalid_conversions(ds, adapter, option, found, error):
+    loader = load(ds, batch_transform=as_images)
+    device = {"device": "cpu"} if adapter == "torch device" else {}
+    with pytest.raises(error) as caught:
+        next(iter(getattr(loader, f"to_{adapter.split()[0]}")(**device, **{option: found})))
+    assert (caught.value.option, caught.value.found) == (option, found)
+
+
 # Padding.
 
 

@@ -112,10 +112,10 @@ def ranked(x, y, ks):
     return recall, np.mean(precisions), np.mean(averages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
-    rows=st.sampled_from([2, 3, 7, 12]),  # JAX compiles functions for each
+    rows=st.sampled_from([2, 5, 12]),  # JAX compiles functions for each
     convert=st.sampled_from(list(FRAMEWORKS.values())),
     memory_limit=st.sampled_from([1, 600, 1 << 20]),
 )
