@@ -196,7 +196,8 @@ def test_copies_begin_before_batches_are_requested(ds, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "option"),
     [({"prefetch": -1}, "prefetch"), ({"prefetch": 1.5}, "prefetch"),
-     ({"dtype": "float64"}, "dtype"), ({"sharding": "data"}, "sharding"), ({"sharding": PartitionSpec("data")}, "sharding")],
+     ({"dtype": "float64"}, "dtype"), ({"sharding": "data"}, "sharding"),
+     ({"sharding": PartitionSpec("data")}, "sharding")],
 )  # fmt: skip
 def test_invalid_options(ds, options, option):
     with pytest.raises(PlanError) as caught:

@@ -9,7 +9,6 @@ import threading
 import types
 import warnings
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import jax.numpy as jnp
@@ -287,21 +286,10 @@ def test_batch_ids():
     for batch_id in (7, -2, 2, 3, 4, 5, 9, 0):  # in any order
         step = batch_id if batch_id >= 0 else batch_id + 5
         assert ahead[batch_id][0].tolist() == planned(ahead, range(step, step + 1))[0]
+    ahead.on_epoch_end()
     for batch_id in (1.5, "1", slice(1, 2), None):
         with pytest.raises(TypeError):
             sampler[batch_id]
-
-
-def noise(x, y, count, is_warmup, step):
-    return x + np.random.default_rng(step).random(len(x)), y
-
-
-def test_concurrent_access():
-    sampler, other = multi(X, Y, 3, 2, 99, augmenter=noise), multi(X, Y, 3, 2, 99, augmenter=noise)
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(other.__getitem__, range(99)))
-    for left, right in zip(found, map(sampler.__getitem__, range(99)), strict=True):
-        assert all(map(np.array_equal, left, right))
 
 
 def sampler_threads():
@@ -450,14 +438,6 @@ def test_warmup(warmup):
 # Subclasses.
 
 
-class Underscored(Sampler):
-    """A sampler of TensorFlow Similarity 0.14 to 0.17."""
-
-    def _get_examples(self, batch_id, num_classes, examples_per_class):
-        y = np.repeat(np.arange(num_classes), examples_per_class)
-        return y + 100 * batch_id, y
-
-
 class Negative(MultiShotMemorySampler):
     def _get_examples(self, batch_id, num_classes, examples_per_class):
         x, y = super()._get_examples(batch_id, num_classes, examples_per_class)
@@ -470,18 +450,12 @@ class Again(Negative):
         return 10 * x, y
 
 
-class Last(Again):
-    pass
-
-
 def test_subclasses_with_either_name_of_get_examples():
-    sampler = Underscored(2, 3, steps_per_epoch=4, framework="numpy")
-    assert sampler[1][0].tolist() == [100] * 3 + [101] * 3
-    assert sampler.get_examples(0, 1, 1)[0].tolist() == [0]
+    assert Steps(2, 3, 4, framework="numpy").get_examples(1, 1, 2)[0].tolist() == [1, 1]
     with pytest.raises(TypeError, match="abstract"):
         Sampler(2)
     plain = multi(X, Y, 3)[2][0]
-    for kind, factor in ((Negative, -1), (Again, -10), (Last, -10)):
+    for kind, factor in ((Negative, -1), (Again, -10)):
         found = kind(X, Y, 3, framework="numpy")
         assert found[2][0].tolist() == (factor * plain).tolist()
         for name in ("get_examples", "_get_examples"):
@@ -598,8 +572,10 @@ def test_select_examples(classes, limit, seed):
     assert len(set(x.tolist())) == len(x)
     each = 6 if limit is None else min(limit, 6)
     assert Counter(y.tolist()) == dict.fromkeys(range(10) if classes is None else classes, each)
-    again, _ = select_examples(X + 500, Y, classes, limit, seed=seed)
+    again, other = (select_examples(X + 500, Y, classes, limit, seed=each)[0]
+                    for each in (seed, seed ^ 1))  # fmt: skip
     assert np.array_equal(x, again)
+    assert len(x) < 5 or not np.array_equal(x, other)
 
 
 # Frameworks.
@@ -885,13 +861,6 @@ def test_bytes_bools_and_names():
     assert multi(X, names, 2, class_list=tf.constant(["c1", "c4"])).class_list == ["c1", "c4"]
     with pytest.raises(AttributeError, match="no attribute 'NoSampler'"):
         samplers.NoSampler  # noqa: B018
-
-
-def test_selections_depend_on_the_seed():
-    orders = [select_examples(X, Y, seed=seed)[0].tolist() for seed in range(3)]
-    assert orders[0] != orders[1] != orders[2]
-    pairs = {tuple(sorted(select_examples(X, Y, [1], 2, seed=seed)[0])) for seed in range(20)}
-    assert len(pairs) > 5
 
 
 def test_keras_without_pydataset(monkeypatch):

@@ -21,9 +21,9 @@ import threading
 
 import keras
 import numpy as np
-from sampled import planned, repeat
+from sampled import planned
 
-from covey.samplers import MultiShotMemorySampler, SingleShotMemorySampler
+from covey.samplers import MultiShotMemorySampler
 
 BACKEND = keras.backend.backend()
 COUNT, STEPS, EPOCHS = 60, 12, 3
@@ -67,19 +67,6 @@ class Recorder(keras.Model):
     @property
     def seen(self):
         return [x for x, _ in self.batches]
-
-
-class Counting(MultiShotMemorySampler):
-    ended = 0
-
-    def on_epoch_end(self):
-        before = self.epoch
-        super().on_epoch_end()
-        self.ended += self.epoch - before
-
-
-def mark_warmup(x, y, count, is_warmup):
-    return x, y + 100 * is_warmup
 
 
 def sampler(**options):
@@ -147,32 +134,6 @@ def fit_half_epochs(how):
     return [model.seen, planned(given, range(2 * STEPS)), given.epoch]
 
 
-def learn():
-    '''Return the difference between the weights of Keras and of numpy after the same batches.'''
-    x = np.random.default_rng(1).random((COUNT, 4)).astype(np.float32)
-    given = MultiShotMemorySampler(x, Y, 5, 4, 10, seed=2)
-    start = keras.initializers.RandomNormal(seed=5)
-    dense = keras.layers.Dense(10, "softmax", kernel_initializer=start)
-    model = keras.Sequential([keras.Input((4,)), dense])
-    model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy")
-    weights, biases = model.get_weights()
-    losses = fit(model, given).history["loss"]
-    for ids in planned(given, range(30)):
-        likely = np.exp(x[ids] @ weights + biases)
-        off = likely / likely.sum(1, keepdims=True) - np.eye(10)[Y[ids]]
-        weights = weights - 0.5 * x[ids].T @ off / len(ids)
-        biases = biases - 0.5 * off.mean(0)
-    apart = [np.abs(a - b).max() for a, b in zip(model.get_weights(), (weights, biases))]
-    return {"apart": float(max(apart)), "size": float(np.abs(weights).max()), "losses": losses}
-
-
-def train_single_shot():
-    given, model = SingleShotMemorySampler(X, repeat, 4, STEPS), Recorder(False)
-    fit(model, given, epochs=1)
-    expected = planned(given, range(STEPS))
-    return [model.seen, [[n for n in ids for _ in range(2)] for ids in expected]]
-
-
 def fail(how):
     def augment(x, y, count, is_warmup, step):
         if step == 4:
@@ -204,8 +165,6 @@ print(json.dumps({
     "makers": {f"{how} {shuffle}": makers(how, shuffle)
                for how in WORKERS for shuffle in (True, False)},
     "half": {how: fit_half_epochs(how) for how in WORKERS},
-    "learn": learn(),
-    "single shot": train_single_shot(),
     "fail": {how: fail(how) for how in WORKERS},
     "types": types(),
 }))
@@ -267,17 +226,6 @@ def test_epochs_of_several_calls_with_fewer_steps(found, how):
     seen, planned, epoch = found["half"][how]
     assert seen == planned
     assert epoch == 2
-
-
-def test_fit_gives_the_weights_of_numpy(found):
-    learned = found["learn"]
-    assert learned["apart"] < 1e-4 < learned["size"]
-    assert learned["losses"][-1] < learned["losses"][0]
-
-
-def test_fit_with_an_augmenter_that_adds_examples(found):
-    seen, planned = found["single shot"]
-    assert seen == planned
 
 
 @pytest.mark.parametrize("how", ["plain", "threads", "processes"])
@@ -362,20 +310,23 @@ if __name__ == "__main__":
             "bases": bases(sampler),
             "bases in a worker": pool.apply(bases, (sampler,)),
             "framework": sampler.framework,
-            "train": {how: train(model, options) for how, options in WORKERS.items()},
+            "train": {how: train(model, WORKERS[how]) for how in sys.argv[1:]},
         }
     print(json.dumps(found))
 """
 
 
 # With the backend torch, importing Keras 3 does not import TensorFlow and Keras 2.
-@pytest.mark.parametrize(("legacy", "backend"), [("1", "torch"), ("", "tensorflow")])
-def test_keras_2(legacy, backend, tmp_path):
+@pytest.mark.parametrize(
+    ("legacy", "backend", "workers"),
+    [("1", "torch", ["plain"]), ("", "tensorflow", ["plain", "threads", "processes"])],
+)
+def test_keras_2(legacy, backend, workers, tmp_path):
     script = tmp_path / "keras_2.py"
     script.write_text(KERAS_2)
-    found = run(script, TF_USE_LEGACY_KERAS=legacy, KERAS_BACKEND=backend)
+    found = run(script, *workers, TF_USE_LEGACY_KERAS=legacy, KERAS_BACKEND=backend)
     assert found["before"] == (not legacy)
     for bases in (found["bases"], found["bases in a worker"]):
         assert {"keras", "tf_keras"} <= set(bases)
     assert found["framework"] == "tensorflow"
-    assert found["train"] == {"plain": True, "threads": True, "processes": True}
+    assert found["train"] == dict.fromkeys(workers, True)
