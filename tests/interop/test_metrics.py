@@ -55,7 +55,7 @@ def judge(similarity, query, labels, reference=None, reference_labels=None):
 
 @framework
 @pytest.mark.parametrize(
-    ("similarity", "memory_limit"), [("cosine", 50_000), ("euclidean", 1 << 28)]
+    ("similarity", "memory_limit"), [("cosine", 500_000), ("euclidean", 1 << 28)]
 )
 def test_against_pytorch_metric_learning(convert, similarity, memory_limit):
     x, y = embeddings()
