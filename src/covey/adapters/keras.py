@@ -10,11 +10,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from itertools import islice
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
-from covey._threads import DaemonThreads
+from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import FRAMEWORKS, Framework
 
 try:
@@ -147,30 +147,25 @@ class Prefetcher:
         """State of the module ``random`` before Keras shuffled the batch ids."""
         self._lock = threading.Lock()
         self._executor: Executor | None = None
-        self._rest: Iterator[int] | None = None  # the batches after those in _futures
-        self._futures: deque[tuple[int, Future[Any]]] = deque()
+        self._order: deque[int] | None = None  # the prefetched batches that were not requested
+        self._batches: Iterator[Any] = iter(())
 
     def take(self, batch_id: int) -> Any:
         """Return a batch."""
-        dataset, future = self._dataset, None
+        dataset = self._dataset
         with self._lock:
-            if self._rest is None:
+            if self._order is None:
                 self._start(batch_id)
-            if self._futures and self._futures[0][0] == batch_id:
-                future = self._futures.popleft()[1]
-                self._submit()
-        if future is None:
-            return dataset.generate_batch(batch_id)
-        batch = future.result()  # of a process: arrays
-        return dataset._to_tensors(*batch) if dataset.use_multiprocessing else batch
+            if self._order and self._order[0] == batch_id:
+                self._order.popleft()
+                for batch in self._batches:  # not after an error; a process returns arrays
+                    return dataset._to_tensors(*batch) if dataset.use_multiprocessing else batch
+        return dataset.generate_batch(batch_id)
 
     def close(self) -> None:
         """Stop the workers. Later requests, of a thread of TensorFlow, make their batch."""
         with self._lock:
-            self._rest = iter(())
-            for _, future in self._futures:
-                future.cancel()
-            self._futures.clear()
+            self._order, self._batches = deque(), iter(())
         if self._executor is not None:
             self._executor.shutdown()
 
@@ -179,31 +174,25 @@ class Prefetcher:
             self._executor.shutdown(wait=False)
 
     def _start(self, batch_id: int) -> None:
-        order = list(range(len(self._dataset)))
+        dataset, order = self._dataset, list(range(len(self._dataset)))
         if self.random_state is not None and batch_id != 0:
             shuffle = random.Random()
             shuffle.setstate(self.random_state)
             shuffle.shuffle(order)
         if order[0] != batch_id:  # Keras continues an epoch
             order = list(range(batch_id, len(order)))
-        self._rest = iter(order)
-        workers = self._dataset.prefetch_workers
-        if self._dataset.use_multiprocessing:
+        self._order, workers = deque(order), dataset.prefetch_workers
+        if dataset.use_multiprocessing:
+            make = _generate
             self._executor = ProcessPoolExecutor(
-                workers, initializer=_start_worker, initargs=(self._dataset,)
+                workers, initializer=_start_worker, initargs=(dataset,)
             )
         else:
+            make = dataset.generate_batch
             self._executor = DaemonThreads(workers, _THREADS)
-        self._submit()
-
-    def _submit(self) -> None:
-        dataset = self._dataset
-        make = _generate if dataset.use_multiprocessing else dataset.generate_batch
-        in_flight = max(2 * dataset.prefetch_workers, dataset.max_queue_size)
-        assert self._executor is not None
-        assert self._rest is not None
-        for batch_id in islice(self._rest, in_flight - len(self._futures)):
-            self._futures.append((batch_id, self._executor.submit(make, batch_id)))
+        in_flight = max(2 * workers, dataset.max_queue_size)
+        tasks = (partial(make, each) for each in order)
+        self._batches = ordered_map(tasks, self._executor, in_flight)
 
 
 class EpochCounter:

@@ -187,8 +187,9 @@ class Sampler(KerasDataset, metaclass=ABCMeta):
     def __getitem__(self, batch_id: int) -> tuple[Any, Any]:
         number = self._batch_id(batch_id)
         self._counter.request(number)
-        take = self.generate_batch if self._prefetcher is None else self._prefetcher.take
-        batch: tuple[Any, Any] = take(number)
+        if self._prefetcher is None or is_prefetching():
+            return self.generate_batch(number)
+        batch: tuple[Any, Any] = self._prefetcher.take(number)
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
