@@ -6,7 +6,7 @@ from engines import digests
 
 import covey
 from covey._progress import Progress
-from covey.engines.base import Threads
+from covey.engines.pools import Threads
 from covey.shuffle.buckets import HASH_BITS, MAX_HASH_BITS, make_table
 from covey.shuffle.keys import RecordOrder, make_rows
 from covey.writing.distributed import DistributedWrite
