@@ -10,7 +10,6 @@ the index of the records, and empty shards; it is removed at the end.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import pickle
 import resource
@@ -30,7 +29,8 @@ import numpy as np
 from benchmarks.measure import Table, machine
 from covey._progress import Progress
 from covey.classes import id_dtype
-from covey.engines.base import Files, Outcome, Pool, Shared, SharedFiles
+from covey.engines.pools import Pool, Shared
+from covey.engines.tasks import Outcome
 from covey.index.format import Shard, make_index_rows, row_dtype
 from covey.labels import Classes
 from covey.schema import Features
@@ -52,7 +52,6 @@ from covey.writing.write_steps import resolve_schema, write_ordered
 
 # Share of the memory limit that the records of a map task have; see covey.writing.map_stage.
 ARENA_SHARE = 3
-NODES = 16
 SAMPLE_S = 0.02
 
 
@@ -114,7 +113,7 @@ def make_runs(scale: Scale, kind: RecordGroup, seed: int, records: int) -> Group
         table["records"] = found[table["minor"].astype(np.int64)]
         table["bytes"] = table["records"] * np.uint64(scale.record_bytes)
         path = f"/tmp/covey-engine-{'0' * 32}/runs-{secrets.token_hex(8)}/1-run-{number:06d}.frames"
-        runs.append(RunFile(path, own, own * scale.record_bytes, f"{seed % NODES:056x}"))
+        runs.append(RunFile(path, own, own * scale.record_bytes))
         tables.append(table)
     return GroupRuns(kind, tuple(runs), add_tables(tables), scale.record_bytes - FRAME_BYTES)
 
@@ -130,7 +129,6 @@ def map_result(scale: Scale, piece: Piece) -> MapResult:
         strings = tuple(str(scale.name_of(each)) for each in range(scale.classes))
     return MapResult(
         piece.index,
-        f"{piece.index % NODES:056x}",
         (make_runs(scale, kind, piece.index, piece.count),),
         piece.count,
         {piece.split: False},
@@ -159,8 +157,8 @@ def shard_result(scale: Scale, context: ReduceContext, task: ShardTask) -> Shard
     labels = np.random.default_rng(task.shard).integers(0, scale.classes, last - first)
     dtype = row_dtype(compressed=False, labelled=True)
     rows = make_index_rows(task.index_shard, locations, labels, dtype)
-    path = context.target.local_path(task.shard, context.files)
-    path.touch()  # an empty file: the shard itself is not simulated
+    with context.target.new_path(task.shard) as path:
+        path.touch()  # an empty file: the shard itself is not simulated
     shard = Shard(path.name, len(rows), len(rows) * scale.record_bytes, task.shard)
     return ShardResult(task.shard, shard, first, rows, {})
 
@@ -178,8 +176,6 @@ class Pickled(Shared):
 class SimulatedPool(Pool):
     """Pool that makes the results of tasks; tasks and results are pickled, as for a worker."""
 
-    max_retries = 0
-
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="simulated")
@@ -190,22 +186,20 @@ class SimulatedPool(Pool):
     def slots(self) -> int:
         return self._scale.workers
 
-    def submit(self, call: Callable[[], Any]) -> Future[Outcome]:
-        assert isinstance(call, functools.partial)
-        pickle.dumps(call)
-        return self._executor.submit(self._run, call)
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Outcome]:
+        pickle.dumps((function, arguments))
+        return self._executor.submit(self._run, function, arguments)
 
-    def _run(self, call: functools.partial[Any]) -> Outcome:
-        function: Any = call.func
+    def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Outcome:
         result: Any
         if function is map_piece:
-            result = map_result(self._scale, call.args[1])
+            result = map_result(self._scale, arguments[1])
         elif function is rewrite_group:
             assert self._classes is not None
-            result = rewritten(self._scale, self._classes, call.args[1])
+            result = rewritten(self._scale, self._classes, arguments[1])
         elif function is write_shard:
             assert self._reduce is not None
-            result = shard_result(self._scale, self._reduce, call.args[1])
+            result = shard_result(self._scale, self._reduce, arguments[1])
         else:
             raise AssertionError(f"{function} is not simulated")
         return Outcome("node", pickle.loads(pickle.dumps(result)))
@@ -218,9 +212,6 @@ class SimulatedPool(Pool):
         path = directory / f"shared-{secrets.token_hex(8)}"
         path.write_bytes(pickle.dumps(value))
         return Pickled(str(path))
-
-    def files(self, directory: Path) -> Files:
-        return SharedFiles(str(directory))
 
     def close(self) -> None:
         self._executor.shutdown(cancel_futures=True)
