@@ -32,7 +32,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -45,68 +44,30 @@ from covey._text import shown_value
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
-# Clauses of a remedy, and the arguments in them: mode='append', shards=2, label=. Commands between
-# backticks are not changed.
-_CLAUSES = re.compile(r"(, or |; )")
-_ARGUMENT = re.compile(r"`[^`]*`|(?<![(\w])([a-z][a-z_.]*)=('[^']*'|\w[\w.]*(?:\(\))?|)")
-
-
-def adapt_remedy(remedy: str, argument: Callable[[str, str], str | None]) -> str:
-    """Return a remedy without the clauses that the caller cannot follow.
-
-    Args:
-        remedy: Clauses, joined by ``", or "`` or ``"; "``.
-        argument: Function of the name of an argument and of its value, as Python code or empty;
-            returns what to show, or None if the caller does not have the argument.
-
-    >>> remedy = "pass mode='append' to add to it, or omit features="
-    >>> adapt_remedy(remedy, lambda name, value: f"--{name} {value}" if name == "mode" else None)
-    "pass --mode 'append' to add to it"
-    """
-    parts = ["", *_CLAUSES.split(remedy)]
-    kept: list[str] = []
-    for separator, clause in zip(parts[::2], parts[1::2], strict=True):
-        arguments = [each for each in _ARGUMENT.finditer(clause) if each[1] is not None]
-        shown = {each[0]: argument(each[1], each[2]) for each in arguments}
-        if None in shown.values():
-            continue
-        text = _ARGUMENT.sub(lambda each, shown=shown: shown.get(each[0], each[0]), clause)
-        kept += [separator, text] if kept else [text]
-    return "".join(kept)
-
 
 def checks_keywords(
-    also: Iterable[str] | None = (), hints: Mapping[str, str] | None = None
+    also: Iterable[str] = (), hints: Mapping[str, str] | None = None
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
-    """Decorate a function: errors of its arguments have its public name, without a class.
-
-    The error of an unknown keyword argument suggests a similar one.
+    """Decorate a function: the error of an unknown keyword argument suggests a similar one.
 
     Args:
-        also: Names that the function accepts as ``**options``; None for all names.
+        also: Names that the function accepts as ``**options``.
         hints: What to do instead, by the names of arguments that functions of others have.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        signature = inspect.signature(function)
-        parameters = signature.parameters.values()
-        named = {each.name for each in parameters if each.kind != each.VAR_KEYWORD}
-        names = named | {*(also or ())}
+        names = [*inspect.signature(function).parameters, *also]
 
         @functools.wraps(function)
         def checked(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             for name in kwargs:
-                if name not in names and also is not None:
-                    similar = closest(name, sorted(names))
+                if name not in names:
+                    similar = closest(name, names)
                     hint = "" if similar is None else f"; did you mean {similar!r}?"
                     hint = f"; {hints[name]}" if hints and name in hints else hint
                     raise TypeError(
                         f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
                     )
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}(): {error}") from None
             return function(*args, **kwargs)
 
         return checked
@@ -147,9 +108,8 @@ class CoveyError(Exception):
         allowed: Description of the valid values: ``"an integer >= 1"``.
         choices: Valid values, if they are names. They are the default of `allowed`, and the message
             suggests the most similar to `found`.
-        remedy: What the caller can do: a clause, or several that are joined by ``", or "`` and do
-            not depend on each other. An argument is written as ``mode='append'`` or ``label=``, so
-            that :func:`adapt_remedy` finds it.
+        remedy: What the caller can do, as a clause. An argument is written as ``mode='append'`` or
+            ``label=``.
 
     >>> str(PlanError(option="threads", found=-1, allowed="an integer >= 0"))
     'threads is -1; must be an integer >= 0'
@@ -222,17 +182,11 @@ class CoveyError(Exception):
             where.append(self.path if self.line is None else f"{self.path}:{self.line}")
         if self.task is not None:
             where.append(self.task)
-        if self.record is not None:
-            at = "" if self.offset is None else f" at byte {self.offset}"
-            where.append(f"record {self.record}{at}")
-        elif self.offset is not None:
-            where.append(f"byte {self.offset}")
-        if self.example is not None:
-            where.append(f"example {self.example}")
-        if self.step is not None:
-            where.append(f"step {self.step}")
-        if self.row is not None:
-            where.append(f"row {self.row}")
+        place = [("record", self.record), ("byte", self.offset)]
+        found = [f"{name} {number}" for name, number in place if number is not None]
+        where += [" at ".join(found)] if found else []
+        place = [("example", self.example), ("step", self.step), ("row", self.row)]
+        where += [f"{name} {number}" for name, number in place if number is not None]
         if self.feature is not None:
             where.append(f"feature {self.feature!r}")
         what = []

@@ -8,7 +8,6 @@ memory that a file can take, and reject paths that leave the directory of the fi
 from __future__ import annotations
 
 import functools
-import inspect
 import io
 import json
 import os
@@ -26,7 +25,6 @@ from covey.errors import (
     StorageError,
     StorageNotFoundError,
     StoragePermissionError,
-    adapt_remedy,
     checks_keywords,
 )
 from covey.urls import is_path, parse_path, redact, shown
@@ -99,30 +97,41 @@ def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Result]:
     """Decorate a public function whose first argument is a path or a list of paths.
 
-    OSError and MemoryError are converted to CoveyErrors with the path. Remedies name only arguments
-    of the function, and the error of an unknown argument suggests a similar one.
+    OSError, MemoryError and UnicodeError are converted to CoveyErrors with the path. The error of
+    an unknown argument suggests a similar one.
     """
-    names = inspect.signature(function).parameters
-
-    def argument(name: str, value: str) -> str | None:
-        return f"{name}={value}" if name in names else None
 
     @checks_keywords()
     @functools.wraps(function)
     def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
-        except CoveyError as error:
-            error.remedy = adapt_remedy(error.remedy, argument)
+        except CoveyError:
             raise
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, UnicodeError) as error:
             path: Any = args[0] if args else kwargs.get("path")
             name = parse_path(path) if is_path(path) else "the files"
             if isinstance(error, OSError):
                 raise storage_error(error, name) from error
-            raise DatasetError("there is not enough memory to read it", path=shown(name)) from error
+            reason = "there is not enough memory to read it"
+            if isinstance(error, UnicodeError):
+                reason = f"a string in it is not valid Unicode: {error}"
+            raise DatasetError(reason, path=shown(name)) from error
 
     return wrapped
+
+
+@contextmanager
+def parsing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise FormatError with the path if the code in the block fails on values of a file."""
+    try:
+        yield
+    except CoveyError as error:
+        error.path = os.fspath(path) if error.path is None else error.path
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"a value is not valid: {type(error).__name__}: {error}"
+        raise FormatError(reason, path=path) from error
 
 
 def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
@@ -214,17 +223,9 @@ def read_file(path: str | os.PathLike[str], limit: int = MAX_METADATA_BYTES) -> 
     """
     with RegularFile(path) as file, os_errors(path):
         size = file.stat().st_size
-        # A file that grows is read up to the limit; files in /proc have size 0.
-        pieces, left = [], limit + 1
-        while size <= limit and left and (piece := file.read(min(left, 1 << 20))):
-            pieces.append(piece)
-            left -= len(piece)
-    if size > limit or not left:
-        raise StorageError(
-            f"it has {max(size, limit + 1):,} bytes; must be at most {limit:,}",
-            path=path,
-        )
-    return b"".join(pieces)
+        if size > limit:
+            raise StorageError(f"it has {size:,} bytes; must be at most {limit:,}", path=path)
+        return file.read_at(0, size)
 
 
 # JSON.

@@ -226,7 +226,7 @@ def test_table_whose_first_row_is_data(capsys):
     assert caught.value.option == "label"
     assert caught.value.remedy.endswith(", or pass columns= if the first row is not a header")
     assert main(["write", "a.csv", "data"]) == 1
-    assert "or pass --columns if the first row is not a header" in capsys.readouterr().err
+    assert "--label NAME, or --no-label" in capsys.readouterr().err
     with pytest.raises(DatasetError) as caught:
         covey.write("a.csv", "data", columns=["a", "b"], progress=False)
     assert "columns=" not in caught.value.remedy

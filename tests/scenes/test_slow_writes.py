@@ -1,43 +1,9 @@
-"""Progress bars of slow writes: the elapsed time, the rate and the phase are always current."""
+"""Progress bars of writes and of an index: the phases, counts and rates."""
 
 import re
 
 import pytest
 from terminal import TerminalProcess
-
-SLOW = """
-import sys
-import covey
-
-def examples():
-    for n in range(3):
-        yield {"x": n, "label": n % 2}
-        sys.stdin.readline()
-
-covey.write(examples(), sys.argv[1], split="train", label="label", workers=int(sys.argv[2]))
-"""
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_slow_generator(tmp_path, workers):
-    process = TerminalProcess(SLOW, tmp_path / "birds", workers)
-    seconds = 1
-    for count in (1, 2, 3):
-        # While the generator waits, the bar counts its examples and the elapsed time increases.
-        def shown(state, count=count):
-            pattern = rf"reading birds train: {count} examples \[00:(\d\d), [\d.]+ examples/s"
-            found = re.match(pattern, state)
-            return int(found[1]) if found else -1
-
-        def waited(states, shown=shown, seconds=seconds):
-            elapsed = [each for each in map(shown, states) if each >= 0]
-            return len(elapsed) >= 3 and max(elapsed) >= seconds and max(elapsed)
-
-        seconds = process.wait_for(waited) + 1
-        process.resume()
-    states = process.finish()
-    assert states[-1].startswith("indexing birds train: 100%")
-    assert "| 3/3 [" in states[-1]
 
 
 @pytest.mark.parametrize("examples", ["items", "columns"])

@@ -587,4 +587,4 @@ def test_command_line(s3, tmp_path, capsys):
     assert len(s3.open(split="train+val")) == 60
     assert main(command) == 1
     message = capsys.readouterr().err
-    assert f"error: {s3.url}: split 'train' exists; pass --mode overwrite" in message
+    assert f"error: {s3.url}: split 'train' exists; see --mode" in message

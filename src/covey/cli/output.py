@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import CoveyError, DatasetError, adapt_remedy, escape
+from covey.errors import CoveyError, DatasetError, escape
 from covey.errors import shorten as shorten
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ TERMINAL_WIDTH = 80
 # Arguments whose option does not have the same name.
 _OPTIONS = {"defaults": "default", "storage_options": "storage_option", "types": "type"}
 
-# The constructor of a feature, `Image(channels=3)`, which the command line does not have.
-_CONSTRUCTOR = re.compile(r"\w\(\w+=")
+# An argument of Python in a remedy: mode='append', label=. Commands are between backticks.
+_ARGUMENT = re.compile(r"`[^`]*`|([a-z][a-z_.]*)=")
 
 
 def print_lines(*lines: str) -> None:
@@ -76,23 +76,19 @@ class OptionNames:
         action = self._find(argument)
         return argument if action is None else _label(action)
 
-    def value(self, argument: str, value: str) -> str | None:
-        """Return the option of an argument with a value; None if the command does not have it."""
-        value = value.strip("'")
-        action = self._find(argument)
-        if action is None or not action.option_strings:
-            return None
-        if value and action.choices is not None and value not in map(str, action.choices):
-            return None
-        return f"{_label(action)} {value}".rstrip()
-
     def message(self, error: BaseException) -> str:
-        """Return the message of an error, with options in place of arguments."""
+        """Return the message of an error, with options in place of arguments.
+
+        A remedy that names arguments is written for Python; the options are shown in its place.
+        """
         if not isinstance(error, CoveyError):
             return str(error)
         shown = copy.copy(error)
-        remedy = adapt_remedy(error.remedy, self.value)
-        shown.remedy = "" if _CONSTRUCTOR.search(remedy) else remedy
+        names = [name for name in _ARGUMENT.findall(error.remedy) if name]
+        if names:
+            found = (action for name in names if (action := self._find(name)) is not None)
+            options = [_label(action) for action in found if action.option_strings]
+            shown.remedy = f"see {', '.join(dict.fromkeys(options))}" if options else ""
         return shown.message(self.name)
 
     def _find(self, argument: str) -> argparse.Action | None:

@@ -308,7 +308,8 @@ def _advised() -> Iterator[None]:
             error.remedy = "--on-error skip skips and lists examples that cannot be read"
         raise
     except DatasetError as error:
-        error.remedy = error.remedy.replace("label=None", "--no-label")
+        if error.option == "label":
+            error.remedy = "pass --label NAME, or --no-label if the data is unlabelled"
         raise
 
 

@@ -154,7 +154,6 @@ class TFRecordWriter:
             writer = stack.enter_context(stage_split(str(self._directory), options))
             cache = _RecordCache(writer, options, DatumSchema(self.sparse_features))
             with Progress(self.progress, self.total_examples, "reading", subject=self.split) as bar:
-                bar.follow(lambda: cache.records)
                 for key, datum, record in self._records():
                     cache.add(key, datum, record, bar)
                 cache.spill(bar)

@@ -438,7 +438,6 @@ class Dataset:
 
     # Selections.
 
-    @checks_keywords()
     def select(self, ids: Any) -> Dataset:
         """Return the dataset of some examples.
 
@@ -448,7 +447,6 @@ class Dataset:
         positions = parse_ids(ids, len(self)).reshape(-1)
         return self._at(positions)
 
-    @checks_keywords()
     def where(self, *, label: Class | Sequence[Class]) -> Dataset:
         """Return the dataset of the examples of one or more classes.
 
@@ -467,7 +465,6 @@ class Dataset:
         self.check_classes(ids, classes[order] if len(ids) == len(classes) else classes)
         return self._at(ids)
 
-    @checks_keywords()
     def filter(
         self,
         function: Callable[[dict[str, Any]], bool] | None = None,
@@ -550,7 +547,6 @@ class Dataset:
         """
         return add(self, other) if isinstance(other, Dataset) else NotImplemented
 
-    @checks_keywords(None)
     def split_classes(
         self, *, seed: int = 0, labels: Labels | None = None, **parts: float
     ) -> tuple[Dataset, ...]:
@@ -580,7 +576,6 @@ class Dataset:
 
     # Other libraries.
 
-    @checks_keywords()
     def to_pandas(self, select: Iterable[str] | str | None = None) -> pd.DataFrame:
         """Return the examples as a DataFrame; requires pandas.
 
@@ -593,7 +588,6 @@ class Dataset:
         """
         return export.to_pandas(self, select)
 
-    @checks_keywords()
     def to_hf(
         self, select: Iterable[str] | str | None = None, *, streaming: bool = False
     ) -> datasets.Dataset | datasets.IterableDataset:

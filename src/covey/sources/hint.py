@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 
-from covey.errors import CoveyError, DatasetError, adapt_remedy
+from covey.errors import CoveyError, DatasetError
 from covey.labels import guess_label
 from covey.schema import Features
 from covey.sources.registry import Kind, ProbedPath, detect, open_splits
@@ -16,6 +16,7 @@ from covey.sources.source import Source, SourceSplits, list_names
 _MAX_COUNTED_BYTES = 16 << 20
 # The text of a clause up to the end of its last argument.
 _ARGUMENTS = re.compile(r".*=('[^']*'|\w*)")
+_ARGUMENT = re.compile(r"([a-z][a-z_]*)=('[^']*'|\w*)")
 _DATASETS = ("TFRecords", "TFDS directory")
 
 
@@ -81,13 +82,7 @@ def _advise(clause: str, command: str) -> str:
 
     The command is between backticks, so that it is not adapted to another command.
     """
-    options: list[str] = []
-
-    def collect(name: str, value: str) -> str:
-        options.append(_option(name, value.strip("'")))
-        return ""
-
-    adapt_remedy(clause, collect)
+    options = [_option(name, value.strip("'")) for name, value in _ARGUMENT.findall(clause)]
     if not options:
         return clause
     purpose = _ARGUMENTS.sub("", clause)

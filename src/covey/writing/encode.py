@@ -93,7 +93,6 @@ class ItemEncoder:
         self._rounding: Rounding = {}  # in these
         self._first = 0  # position of the first example of the chunk
         self._next = 0  # position of the next example
-        self._begin: int | None = None  # position of the block's first example while it is extended
         self._keys: list[Key] = []
         self._skipped: list[SkippedRecord] = []
 
@@ -101,11 +100,6 @@ class ItemEncoder:
     def position(self) -> int:
         """Position of the next example in the source."""
         return self._next
-
-    def count_read(self) -> int:
-        """Return the number of examples read so far; another thread may call it."""
-        begin = self._begin
-        return self._next if begin is None else begin + len(self._block)
 
     @property
     def current_features(self) -> Features | None:
@@ -183,7 +177,6 @@ class ItemEncoder:
             and (self._is_exact or not self._infers)
         )
         before = len(self._block)
-        self._begin = self._next - before
         try:
             if not is_native:
                 for item in source:
@@ -202,7 +195,6 @@ class ItemEncoder:
             raise source_failed(self._next + len(self._block) - before, error) from error
         finally:
             self._next += len(self._block) - before
-            self._begin = None
 
     def _append(self, item: Any) -> bool:
         """Encode or skip one item; return False if only the thread that infers may do that."""

@@ -21,27 +21,17 @@ from covey.writing.inputs import Input, copy_arrays, fetch, source_failed
 from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
 
-def encode_examples(
-    examples: Input,
-    options: WriteOptions,
-    encoder: ItemEncoder,
-    *,
-    follow: Callable[[Callable[[], int]], None] = lambda count: None,
-) -> None:
+def encode_examples(examples: Input, options: WriteOptions, encoder: ItemEncoder) -> None:
     """Encode all examples of an input, on as many threads or processes as the options request.
 
     Args:
         examples: The input.
         options: Options of the write.
         encoder: The encoder, which has the features and the sink of the chunks.
-        follow: Called with a function that returns the number of examples read so far.
     """
     if options.encode_workers > 1 and examples.number is None:
-        parallel = _ParallelEncoder(examples, options, encoder)
-        follow(parallel.count_read)
-        parallel.run()
+        _ParallelEncoder(examples, options, encoder).run()
         return
-    follow(encoder.count_read)
     encoder.encode(examples.read(), examples.first)
 
 
@@ -82,12 +72,6 @@ class _ParallelEncoder:
         self._schema = encoder.schema
         self._encoder = encoder
         self._part_examples = 1  # examples of the next part
-        self._part: list[Any] = []  # the part that is read
-        self._first = 0  # position of its first example
-
-    def count_read(self) -> int:
-        """Return the number of examples read so far; another thread may call it."""
-        return max(self._encoder.count_read(), self._first + len(self._part))
 
     def run(self) -> None:
         executor, parts, encode = self._start()
@@ -168,7 +152,6 @@ class _ParallelEncoder:
         first = 0
         while True:
             part: list[Any] = []
-            self._first, self._part = first, part
             try:
                 part.extend(map(copy_arrays, itertools.islice(items, self._part_examples)))
             except CoveyError:

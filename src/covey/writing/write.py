@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -351,22 +350,14 @@ class _WriteCall:
             directory, self.options, schema, class_names=class_names, progress=progress.add
         ) as sorter:
             encoder = ItemEncoder(self.options, schema, sorter)
-            read = 0  # examples of the splits before
             for split, examples in enumerate(self.inputs):
                 sorter.begin_split(split)
                 for part in examples.parts:
                     with located(part):
-                        encode_examples(
-                            part, self.options, encoder, follow=partial(_follow, progress, read)
-                        )
+                        encode_examples(part, self.options, encoder)
                         sorter.wait()
-                    read += encoder.position - part.first
             skipped[:] = sorter.skipped
             if sorter.is_empty():
                 return RecordsToWrite(Features({}), Classes(Features({}), None), [])
             progress.rename("sorting")
             return sorter.finish(encoder.final_features())
-
-
-def _follow(progress: Progress, before: int, count: Callable[[], int]) -> None:
-    progress.follow(lambda: before + count())
