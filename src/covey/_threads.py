@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -124,7 +124,7 @@ class SerialExecutor:
 
     def __init__(self, in_flight: int = 4) -> None:
         self._in_flight = in_flight
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="covey-serial")
+        self._thread = DaemonThreads(1, "covey-serial")
         self._futures: deque[Future[Any]] = deque()
 
     def submit(self, task: Callable[..., object], *arguments: Any) -> None:
@@ -138,7 +138,9 @@ class SerialExecutor:
 
     def close(self) -> None:
         """Cancel the tasks that have not started, and wait for the one that has."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        for future in self._futures:
+            future.cancel()
+        self._thread.shutdown()
 
     def _wait(self, remaining: int) -> None:
         while len(self._futures) > remaining:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -430,13 +430,5 @@ class RawFormat:
         return np.array(self.examples.raw.read(ids), object)
 
 
-class Format(Protocol):
-    """Contents of a batch; only a :class:`BatchFormat` can be native."""
-
-    @property
-    def is_native(self) -> bool: ...
-
-    def build(
-        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
-    ) -> Any:
-        """Return a batch of the examples `ids`, as :meth:`BatchFormat.build` does."""
+Format = BatchFormat | RawFormat
+"""Contents of a batch; only a :class:`BatchFormat` can be native."""

@@ -8,13 +8,12 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from covey._fork import ForkAware
 from covey._html import features_html
 from covey._text import count_of, outline
 from covey.errors import ClosedError, PlanError, SmallClassesWarning
 from covey.loader.batch import BatchFormat, Format
 from covey.loader.options import LoadOptions
-from covey.loader.prefetch import Allocate, BatchBuilder, Producer, detach, start_producer
+from covey.loader.prefetch import Allocate, BatchBuilder, Producer, start_producer
 from covey.plan import BalancedPlan, Plan
 from covey.plan import state as states
 from covey.plan.balanced import Weights
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from covey.view import View
 
 
-class Loader(ForkAware):
+class Loader:
     """Iterates over the batches of a plan; :meth:`covey.Dataset.batches` returns one.
 
     An iteration continues where the previous one stopped, and ends with the epoch. The position
@@ -52,7 +51,6 @@ class Loader(ForkAware):
     def __init__(
         self, format: Format, make_plan: Callable[[], Plan], options: LoadOptions | None = None
     ) -> None:
-        super().__init__()
         self._format = format
         self._make_plan = make_plan
         self._options = LoadOptions() if options is None else options
@@ -155,7 +153,7 @@ class Loader(ForkAware):
         if not isinstance(self._plan, BalancedPlan):
             raise PlanError("only balanced batches have class weights")
         # The batch that is being built has the old weights, if a signal handler calls this.
-        batch = self._batch + (self._plan.batches_per_step if self._is_requested else 0)
+        batch = self._batch + (self._plan.batches_per_step if self._is_waiting else 0)
         self._plan = self._plan.reweighted(class_weights, batch=batch)
 
     def set_rank(self, rank: int, world_size: int) -> None:
@@ -216,8 +214,8 @@ class Loader(ForkAware):
         try:
             for left in range(steps, 0, -1):
                 self._check_running(iteration)
-                # A forked child has no producer. The plan changes with the class weights.
-                if producer is None or producer is not self._producer or plan is not self._plan:
+                # The plan changes with the class weights.
+                if producer is None or producer.is_inherited or plan is not self._plan:
                     plan = self._plan
                     self._stop()
                     producer = self._producer = start_producer(
@@ -260,18 +258,16 @@ class Loader(ForkAware):
         if producer is not None:
             producer.close()
 
-    def _reset_after_fork(self) -> object:
-        # The threads of the producer belong to the parent process.
-        self._is_requested = False
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            detach(producer)
-        return producer
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the running iteration, of this process, waits for a batch."""
+        running = self._producer
+        return self._is_requested and running is not None and not running.is_inherited
 
     def close(self) -> None:
         """End the running iteration, if there is one, and stop its threads."""
         self._iteration = object()
-        if self._is_requested and self._producer is not None:
+        if self._is_waiting and self._producer is not None:
             self._producer.interrupt()  # a signal handler does not wait: the iteration does
         else:
             self._stop()
@@ -295,7 +291,6 @@ class Loader(ForkAware):
         """
         other = object.__new__(Loader)
         other.__dict__.update(self.__dict__)
-        ForkAware.__init__(other)
         other._iteration, other._producer, other._is_requested = object(), None, False
         given = {"_format": format, "_plan": plan, "_batch": batch, "_allocate": allocate}
         other.__dict__.update({name: each for name, each in given.items() if each is not None})

@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import math
 import mmap
+import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -168,9 +170,41 @@ def start_producer(
     return ThreadedProducer(builder, steps, options)
 
 
+class Producer(ABC):
+    """Builds the batches of consecutive steps."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        _RUNNING.add(self)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether its threads exist only in the parent process, which has forked this one."""
+        return self._process != os.getpid()
+
+    @abstractmethod
+    def next(self) -> Any:
+        """Return the next batch."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Cancel all work without waiting for it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancel all work, and wait until the threads have stopped."""
+
+
+# Threads that still run at exit would use modules that the interpreter has torn down.
+_RUNNING: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+# Tasks of the parent process, whose locks may be held by threads that a child does not have.
+_INHERITED: list[object] = []
+
+
 @atexit.register
 def _close_all() -> None:
-    running = list(_RUNNING)
+    running = [each for each in _RUNNING if not each.is_inherited]
     for producer in running:
         producer.interrupt()
     for producer in running:
@@ -178,12 +212,7 @@ def _close_all() -> None:
             producer.close()
 
 
-def detach(producer: Producer) -> None:
-    """Forget a producer whose threads belong to the parent process."""
-    _RUNNING.discard(producer)
-
-
-class NativeProducer:
+class NativeProducer(Producer):
     """Lets the native core build batches, and builds in Python those that it cannot.
 
     These are a shorter last batch of an epoch, a batch whose shards are not mapped yet, and a batch
@@ -238,7 +267,7 @@ class NativeProducer:
             seed=builder.plan.seed,
             parts=max(1, parts),
         )
-        _RUNNING.add(self)
+        super().__init__()
 
     def next(self) -> Any:
         try:
@@ -281,7 +310,7 @@ def allocate_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[An
     return np.ndarray(shape, dtype, memory)
 
 
-class ThreadedProducer:
+class ThreadedProducer(Producer):
     """Lets Python threads build batches, one batch per task.
 
     It pays where decoding releases the interpreter lock: images, compressed and remote shards.
@@ -295,7 +324,7 @@ class ThreadedProducer:
         tasks = (partial(builder, step) for step in range(steps))
         # A generator: a StopIteration of a hook becomes a RuntimeError.
         self._batches = ordered_map(tasks, self._threads, prefetch)
-        _RUNNING.add(self)
+        super().__init__()
 
     def next(self) -> Any:
         return next(self._batches)
@@ -305,13 +334,7 @@ class ThreadedProducer:
 
     def close(self) -> None:
         self.interrupt()
-        if self._threads is not None:
+        if self.is_inherited:
+            _INHERITED.append(self._batches)
+        elif self._threads is not None:
             self._threads.shutdown()
-
-
-Producer = NativeProducer | ThreadedProducer
-"""Builds the batches of consecutive steps: ``next()`` returns one, ``interrupt()`` cancels all work
-without waiting for it, and ``close()`` waits until threads have stopped."""
-
-# Threads that still run at exit would use modules that the interpreter has torn down.
-_RUNNING: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -13,9 +13,10 @@ import html
 import os
 import sys
 import threading
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from covey._fork import ForkAware
 from covey.view import batches, embeddings, examples, overview
 from covey.view.embeddings import Embeddings
 from covey.view.server import LOOPBACK, Server
@@ -42,7 +43,7 @@ SLOW = frozenset({"/api/points", "/api/neighbours", "/api/disagreements"})
 IFRAME_HEIGHT = 720
 
 
-class View(ForkAware):
+class View:
     """A running server; ``ds.view()`` and ``loader.view()`` return it.
 
     In a notebook it is displayed as the page. It ends with :meth:`close`, or with the process.
@@ -62,12 +63,12 @@ class View(ForkAware):
         port: int = 0,
         allow_frames: bool = True,
     ) -> None:
-        super().__init__()
         self._process = os.getpid()
         self._session = session
         self._server = Server(
             session, ROUTES, host=host, port=port, posts=POSTS, slow=SLOW, allow_frames=allow_frames
         )
+        os.register_at_fork(after_in_child=partial(_release_port, weakref.ref(self._server)))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="covey view", daemon=True
         )
@@ -127,8 +128,12 @@ class View(ForkAware):
             self._server.server_close()
         self._session.close()
 
-    def _reset_after_fork(self) -> None:
-        self._server.socket.close()  # the port is that of the parent alone
+
+def _release_port(server: weakref.ref[Server]) -> None:
+    """Close the socket of a forked child: the port is that of the parent alone."""
+    found = server()
+    if found is not None:
+        found.socket.close()
 
 
 def view_dataset(
