@@ -292,24 +292,17 @@ def decode_strings(
     """
     strings: list[str] = []
     for row, value in enumerate(column):
-        if isinstance(value, str):
-            strings.append(value)
-            continue
-        example = row if examples is None else int(examples[row])
-        if not isinstance(value, bytes):
-            raise FeatureError(
-                f"the label is {value!r}, of type {type(value).__name__}; other labels are strings",
-                example=example,
-                feature=label,
-            )
         try:
-            strings.append(value.decode())
-        except UnicodeDecodeError:
-            raise FeatureError(
-                f"the label {value!r} is not valid UTF-8, so it cannot be a class name",
-                example=example,
-                feature=label,
-            ) from None
+            string = value.decode() if isinstance(value, bytes) else value
+            string.encode()  # lone surrogates are not valid
+        except (UnicodeError, AttributeError) as error:
+            reason = f"the label {value!r} is not valid UTF-8, so it cannot be a class name"
+            if isinstance(error, AttributeError):
+                kind = type(value).__name__
+                reason = f"the label is {value!r}, of type {kind}; other labels are strings"
+            example = row if examples is None else int(examples[row])
+            raise FeatureError(reason, example=example, feature=label) from None
+        strings.append(string)
     return strings
 
 

@@ -8,6 +8,7 @@ memory that a file can take, and reject paths that leave the directory of the fi
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import json
 import os
@@ -94,31 +95,41 @@ def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise storage_error(error, path) from error
 
 
-def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Decorate a public function whose first argument is a path or a list of paths.
+def reports_errors(
+    *also: str,
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Decorate a public function with an argument `path`: a path or a list of paths.
 
     OSError, MemoryError and UnicodeError are converted to CoveyErrors with the path. The error of
     an unknown argument suggests a similar one.
+
+    Args:
+        also: Names that the function accepts as ``**options``.
     """
 
-    @checks_keywords()
-    @functools.wraps(function)
-    def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        try:
-            return function(*args, **kwargs)
-        except CoveyError:
-            raise
-        except (OSError, MemoryError, UnicodeError) as error:
-            path: Any = args[0] if args else kwargs.get("path")
-            name = parse_path(path) if is_path(path) else "the files"
-            if isinstance(error, OSError):
-                raise storage_error(error, name) from error
-            reason = "there is not enough memory to read it"
-            if isinstance(error, UnicodeError):
-                reason = f"a string in it is not valid Unicode: {error}"
-            raise DatasetError(reason, path=shown(name)) from error
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
+        position = [*inspect.signature(function).parameters].index("path")
 
-    return wrapped
+        @checks_keywords(also)
+        @functools.wraps(function)
+        def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            try:
+                return function(*args, **kwargs)
+            except CoveyError:
+                raise
+            except (OSError, MemoryError, UnicodeError) as error:
+                path: Any = [*args[position:], kwargs.get("path")][0]
+                name = parse_path(path) if is_path(path) else "the files"
+                if isinstance(error, OSError):
+                    raise storage_error(error, name) from error
+                reason = "there is not enough memory to read it"
+                if isinstance(error, UnicodeError):
+                    reason = f"a string is not valid Unicode: {error}"
+                raise DatasetError(reason, path=shown(name)) from error
+
+        return wrapped
+
+    return decorate
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from covey.urls import AnyPath
 _MAX_LISTED = 5
 
 
-@reports_errors
+@reports_errors()
 def open(  # noqa: A001 - like gzip.open
     path: AnyPath | Iterable[AnyPath],
     *,

@@ -22,7 +22,7 @@ from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path
 
 
-@reports_errors
+@reports_errors()
 def build_index(
     path: AnyPath | Iterable[AnyPath],
     *,

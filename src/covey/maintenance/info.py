@@ -40,7 +40,7 @@ MAX_SAMPLE_EXAMPLES = 1000
 _MAX_SAMPLE_READS = 4
 
 
-@reports_errors
+@reports_errors()
 def info(
     path: AnyPath | Iterable[AnyPath],
     *,

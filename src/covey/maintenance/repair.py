@@ -63,7 +63,7 @@ from covey.writing.target import TargetSplit
 Mode = Literal["error", "overwrite"]
 
 
-@reports_errors
+@reports_errors()
 def repair(
     path: AnyPath | Iterable[AnyPath],
     output: AnyPath | None = None,

@@ -51,7 +51,7 @@ from covey.untrusted import reports_errors
 from covey.urls import AnyPath
 
 
-@reports_errors
+@reports_errors()
 def verify(
     path: AnyPath | Iterable[AnyPath],
     *,

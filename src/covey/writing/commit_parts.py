@@ -19,13 +19,13 @@ from covey._text import list_names
 from covey.dataset_info import DatasetInfo
 from covey.engines import EngineArgument, find_engine
 from covey.engines.pools import Threads
-from covey.errors import DatasetError, FormatError, checks_keywords
+from covey.errors import DatasetError, FormatError
 from covey.filenames import INFO_FILE
 from covey.index.format import content_checksum
 from covey.results import WriteResult
 from covey.schema import Features
 from covey.storage import Storage, open_storage
-from covey.untrusted import parse_json
+from covey.untrusted import parse_json, reports_errors
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.distributed import DistributedWrite
 from covey.writing.distributed_records import records_of
@@ -58,7 +58,7 @@ _NAME = re.compile(r"(\d{5,9})-of-(\d{5,9})-\d{20}-[0-9a-f]{8}")
 _MAX_NAMED = 10
 
 
-@checks_keywords()
+@reports_errors()
 def commit(
     path: AnyPath,
     *,

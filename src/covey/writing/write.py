@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from covey._locks import interrupted
 from covey._progress import Progress
 from covey.engines import Engine, EngineArgument, Pool, find_engine
-from covey.errors import DatasetError, checks_keywords
+from covey.errors import DatasetError
 from covey.labels import AUTO, Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import Features
 from covey.sources.source import PathKeywords
+from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import RecordsToWrite, sort_columns
 from covey.writing.distributed import DistributedWrite
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@checks_keywords(PathKeywords.__annotations__)
+@reports_errors(*PathKeywords.__annotations__)
 def write(
     examples: Any,
     path: AnyPath,
