@@ -30,9 +30,11 @@ flow uses types and fields, never the message.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
 from typing import Any, ParamSpec, TypeVar
 
 from covey._text import closest as closest
@@ -348,6 +350,55 @@ def check(
     if not ok:
         names = {"allowed": allowed} if isinstance(allowed, str) else {"choices": allowed}
         raise error(reason, option=option, found=value, **names, **fields)
+
+
+def check_int(
+    name: str,
+    value: Any,
+    minimum: int,
+    maximum: int | None = None,
+    *,
+    error: type[CoveyError] | None = None,
+) -> int:
+    """Return an argument as an integer.
+
+    Args:
+        name: Name of the argument.
+        value: Its value; any type with ``__index__`` except bool.
+        minimum: Smallest valid value.
+        maximum: Largest valid value, if there is one.
+        error: Type of the error (default: PlanError).
+
+    Raises:
+        CoveyError: If it is not an integer, or not within the bounds.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        number = minimum - 1
+    is_bool = isinstance(value, bool) or getattr(value, "dtype", None) == bool  # of numpy
+    if is_bool or number < minimum or (maximum is not None and number > maximum):
+        bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise (error or PlanError)(option=name, found=value, allowed=f"an integer {bounds}")
+    return number
+
+
+def import_extra(
+    module: str, purpose: str, package: str = "", *, error: type[CoveyError] = DatasetError
+) -> Any:
+    """Import a module that is not a requirement of covey.
+
+    Args:
+        module: Name of the module.
+        purpose: What requires it: ``"to_pandas()"``.
+        package: What to install (default: the module).
+        error: Type of the error if it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as caught:  # OSError: a library of the system is missing
+        remedy = f"run: pip install {package or module}"
+        raise error(f"{purpose} requires {module}: {caught}", remedy=remedy) from None
 
 
 def _restore(

@@ -52,14 +52,6 @@ _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY
 # A JSON string. An unterminated one matches too, so that the search takes linear time.
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-    stat.S_IFSOCK: "a socket",
-}
-
 
 # Files.
 
@@ -148,8 +140,7 @@ def parsing(path: str | os.PathLike[str]) -> Iterator[None]:
 def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
     """Raise StorageError unless ``mode``, as returned by ``stat``, is that of a regular file."""
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
-        raise StorageError(f"it is {kind}; must be a regular file", path=path)
+        raise StorageError("it is not a regular file", path=path)
 
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:
@@ -208,12 +199,7 @@ def _check_nul(path: str | os.PathLike[str]) -> None:
 
 def _open_regular(path: str, flags: int) -> int:
     """Open a regular file and return its descriptor: an ``opener`` of :func:`open`."""
-    try:
-        descriptor = os.open(path, flags | _OPEN_FLAGS)
-    except OSError:  # sockets cannot be opened; directories cannot on some systems
-        if os.path.exists(path):
-            check_regular(os.stat(path).st_mode, path)
-        raise
+    descriptor = os.open(path, flags | _OPEN_FLAGS)
     try:
         check_regular(os.fstat(descriptor).st_mode, path)
     except BaseException:
@@ -298,9 +284,7 @@ def _check_depth(content: Any, name: str) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"an object has the duplicate key {twice[:60]!r}")
+        raise ValueError("an object has a duplicate key")
     return found
 
 
@@ -347,12 +331,9 @@ def check_name(name: Any, what: str) -> None:
         and name not in ("", ".", "..")
         and not {"/", "\\", "\0"} & {*name}
         and not PureWindowsPath(name).drive
+        and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
+        and not any("\ud800" <= each <= "\udfff" for each in name)
     )
-    if valid:
-        try:
-            valid = len(name.encode()) <= MAX_NAME_BYTES
-        except UnicodeError:
-            valid = False
     if not valid:
         raise FormatError(
             f"{what} is {brief(name)}; must be a name of at most {MAX_NAME_BYTES} bytes that stays "

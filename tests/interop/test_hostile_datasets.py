@@ -291,7 +291,7 @@ def test_progress_is_printable(capfd):
         shown.add(1, 1)
         shown.begin(CONTROL, 3)
         shown.add(3, 1)
-    check_output(capfd.readouterr().err)
+    check_output(capfd.readouterr().err.replace("\r", ""))
 
 
 # Images.
@@ -411,7 +411,6 @@ def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
     assert main([*command, "599"]) == 1
     message = capsys.readouterr().err
     assert "--max-pixels is 599; the image has 20 x 30 = 600 pixels" in message
-    assert "pass a larger --max-pixels" in message
     assert main([*command, "600"]) == 0
 
 

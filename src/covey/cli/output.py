@@ -86,8 +86,9 @@ class OptionNames:
         shown = copy.copy(error)
         names = [name for name in _ARGUMENT.findall(error.remedy) if name]
         if names:
-            found = (action for name in names if (action := self._find(name)) is not None)
-            options = [_label(action) for action in found if action.option_strings]
+            found = [action for name in names if (action := self._find(name)) is not None]
+            own = None if error.option is None else self._find(error.option)
+            options = [_label(each) for each in found if each.option_strings and each is not own]
             shown.remedy = f"see {', '.join(dict.fromkeys(options))}" if options else ""
         return shown.message(self.name)
 

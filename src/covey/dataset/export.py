@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from covey.dataset.selection import Ids
-from covey.errors import DatasetError
+from covey.errors import DatasetError, import_extra
 from covey.schema import Audio, ClassLabel, Image, Ragged, Sparse, Tensor
 from covey.schema.audio import encode_wav
 from covey.schema.types import Feature
@@ -24,15 +24,6 @@ _ARROW_NAMES = {"str": "string", "bytes": "binary"}
 
 # Arrays of Hugging Face have at most so many dimensions; others are nested lists.
 _MAX_ARRAY_DIMENSIONS = 5
-
-
-def _import(package: str, method: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise DatasetError(
-            f"{method} requires {package}: {error}", remedy=f"run: pip install {package}"
-        ) from None
 
 
 class ExportColumns:
@@ -72,7 +63,7 @@ class ExportColumns:
 
 def to_pandas(dataset: Dataset, select: Iterable[str] | str | None) -> Any:
     """Return the examples as a DataFrame."""
-    pandas = _import("pandas", "to_pandas()")
+    pandas = import_extra("pandas", "to_pandas()")
     columns = ExportColumns(dataset, select)
     series = {}
     for name, column in columns.read(np.arange(len(dataset), dtype=np.int64)).items():
@@ -89,7 +80,7 @@ def to_pandas(dataset: Dataset, select: Iterable[str] | str | None) -> Any:
 
 def to_hf(dataset: Dataset, select: Iterable[str] | str | None, *, streaming: bool) -> Any:
     """Return the examples as a dataset of Hugging Face."""
-    hugging_face = _import("datasets", "to_hf()")
+    hugging_face = import_extra("datasets", "to_hf()")
     columns = ExportColumns(dataset, select)
     features = hugging_face.Features(
         {name: _hf_feature(hugging_face, name, kind) for name, kind in columns.kinds.items()}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from covey._html import features_html
 from covey._text import count_of, outline
-from covey.errors import ClosedError, PlanError, SmallClassesWarning
+from covey.errors import ClosedError, PlanError, SmallClassesWarning, check_int
 from covey.loader.batch import BatchFormat, Format
 from covey.loader.options import LoadOptions
 from covey.loader.prefetch import Allocate, BatchBuilder, Producer, start_producer
 from covey.plan import BalancedPlan, Plan
 from covey.plan import state as states
 from covey.plan.balanced import Weights
-from covey.plan.base import check_int, check_step
+from covey.plan.base import check_step
 from covey.schema import Features
 
 if TYPE_CHECKING:

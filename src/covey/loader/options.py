@@ -12,9 +12,9 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from covey._threads import cpu_count
-from covey.errors import FeatureError, PlanError, check
+from covey.errors import FeatureError, PlanError, check, check_int
 from covey.plan import Mode, Plan
-from covey.plan.base import BatchKey, check_int
+from covey.plan.base import BatchKey
 from covey.schema.pixel_options import Crop, Decode, ImageOptions
 
 SEEDED = ("rng", "step", "row")

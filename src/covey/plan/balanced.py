@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from covey import _core
 from covey.classes import ClassTable
-from covey.errors import PlanError
-from covey.plan.base import Ids, Plan, check_int, check_option, check_seed, check_step
+from covey.errors import PlanError, check_int
+from covey.plan.base import Ids, Plan, check_option, check_seed, check_step
 from covey.plan.weights import Coverage, SmallClasses, choose, cover, parse_weights, quotas_of
 
 Weights = ArrayLike | Mapping[int | str | bytes, float] | Literal["sqrt", "size"]

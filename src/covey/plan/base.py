@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import PlanError, check, shorten
+from covey.errors import check_int as check_int
 
 Ids = NDArray[np.int64]
 Mode = Literal["split", "independent"]
@@ -241,29 +241,6 @@ class Plan(ABC):
             f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
         )
         return f"<{type(self).__name__}: {parameters}{ranks}>"
-
-
-def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """Return an argument as an integer.
-
-    Args:
-        name: Name of the argument.
-        value: Its value; any type with ``__index__`` except bool.
-        minimum: Smallest valid value.
-        maximum: Largest valid value, if there is one.
-
-    Raises:
-        PlanError: If it is not an integer, or not within the bounds.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = minimum - 1
-    is_large = maximum is not None and number > maximum
-    if isinstance(value, (bool, np.bool_)) or number < minimum or is_large:
-        bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise PlanError(option=name, found=value, allowed=f"an integer {bounds}")
-    return number
 
 
 def check_step(step: Any, plan: Plan) -> int:
