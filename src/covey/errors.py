@@ -376,7 +376,7 @@ def check_int(
         number = index(value)
     except TypeError:
         number = minimum - 1
-    is_bool = isinstance(value, bool) or getattr(value, "dtype", None) == bool  # of numpy
+    is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
     if is_bool or number < minimum or (maximum is not None and number > maximum):
         bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise (error or PlanError)(option=name, found=value, allowed=f"an integer {bounds}")
