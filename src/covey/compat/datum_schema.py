@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +29,9 @@ from covey.errors import DatasetError, ExampleError, FeatureError, FormatError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.schema import Features, Image, Steps, Tensor
 from covey.schema.columns import Shape, unify_shapes
+from covey.schema.images import read_header
 from covey.schema.infer import survey_kinds
 from covey.schema.types import Feature
-from covey.sources.images import image_format, jpeg_segments
 from covey.storage import LocalStorage, Storage
 from covey.untrusted import MAX_FEATURES, MAX_SHARDS, brief, check_name, check_path, parse_json
 
@@ -448,15 +447,8 @@ def _may_be_image(value: Any) -> bool:
 
 def image_of(data: bytes) -> Image | None:
     """Return the feature of an 8-bit JPEG or PNG, from its header; None for other data."""
-    try:
-        if image_format(data[:32]) == "PNG":
-            width, height, bits, color = struct.unpack_from(">II2B", data, 16)
-            channels = {0: 1, 2: 3, 3: 3, 4: 1, 6: 4}[color]  # a palette has colors
-            return Image((height, width, channels)) if bits <= 8 else None
-        for marker, at in jpeg_segments(data) if data[:2] == b"\xff\xd8" else ():
-            if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-                height, width, components = struct.unpack_from(">HHB", data, at + 1)
-                return Image((height, width, {1: 1, 3: 3, 4: 3}[components]), format="jpeg")
-    except (struct.error, KeyError):
-        pass
-    return None
+    found = read_header(data)
+    if found is None or found.format not in ("png", "jpeg") or found.bits > 8:
+        return None
+    channels = 1 if found.channels < 3 else 3 if found.format == "jpeg" else found.channels
+    return Image((found.height, found.width, channels), format=found.format)
