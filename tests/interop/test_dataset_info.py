@@ -178,21 +178,6 @@ def test_add_a_split_to_a_dataset_of_tfds(made_by_tfds):
     assert DatasetInfo.from_json(longer.to_json(), "x") == longer
 
 
-def test_replace_a_split():
-    one, two, new = SplitInfo("a", (1,), 1), SplitInfo("b", (2,), 2), SplitInfo("a", (3, 4), 5)
-    info = DatasetInfo("birds", splits=(one, two))
-    assert info.with_split(new).splits == (new, two)
-    assert info.splits == (one, two)
-    assert new.num_examples == 7
-
-
-def test_unknown_fields_of_a_split_are_preserved():
-    split = {"name": "a", "shardLengths": ["1"], "statistics": {"numExamples": "1"}}
-    text = json.dumps({"name": "birds", "version": "1.0.0", "splits": [split]})
-    again = json.loads(DatasetInfo.from_json(text, "x").to_json())
-    assert again["splits"][0] == {**split, "filepathTemplate": DEFAULT_TEMPLATE}
-
-
 def test_original_names_of_protobuf_fields():
     template = "{SPLIT}-{SHARD_INDEX}"
     fields = {"name": "a", "shard_lengths": [1, "2"], "num_bytes": 7, "filepath_template": template}

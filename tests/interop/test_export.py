@@ -5,7 +5,6 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import pandas as pd
 import pytest
 from opened import opened, put
 from written import write
@@ -151,14 +150,6 @@ def test_a_missing_package_is_named(ds, monkeypatch, package, method):
     with pytest.raises(DatasetError) as caught:
         getattr(ds, method)()
     assert caught.value.remedy == f"run: pip install {package}"
-
-
-def test_a_frame_is_written_again(ds, tmp_path):
-    frame = ds.filter(lambda each: each["label"] >= 0).to_pandas(["n", "label", "text"])
-    write(frame, tmp_path / "again", label="label", shuffle=False)
-    with opened(tmp_path / "again") as again:
-        assert again.to_pandas()["label"].tolist() == frame["label"].tolist()
-        assert isinstance(again.to_pandas(), pd.DataFrame)
 
 
 @pytest.mark.parametrize(

@@ -167,22 +167,6 @@ def test_many_features_and_long_names(tmp_path):
         assert max(map(len, repr(each).splitlines())) <= 200
 
 
-def test_samplers_are_described():
-    from covey.adapters.torch import BalancedBatchSampler
-    from covey.samplers import MultiShotMemorySampler
-
-    x, y = np.zeros((12, 2), np.float32), np.arange(12) % 3
-    sampler = MultiShotMemorySampler(
-        x, y, classes_per_batch=2, examples_per_class_per_batch=2, framework="numpy"
-    )
-    assert repr(sampler) == (
-        "<MultiShotMemorySampler: 2 classes x 2 examples, 1,000 steps per epoch, epoch 0, numpy>"
-    )
-    assert repr(BalancedBatchSampler(y, 2, 2)).startswith(
-        "<BalancedBatchSampler: 3 per epoch of <BalancedPlan: seed=0, classes_per_batch=2, "
-    )
-
-
 def test_notebook(birds, tmp_path, monkeypatch):
     """A notebook with this interpreter displays datasets, loaders, results and batches."""
     kernel = tmp_path / "kernels" / "covey-test"

@@ -4,7 +4,6 @@ import csv
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 import torch
 from pytorch_metric_learning.losses import ArcFaceLoss
 
@@ -43,17 +42,6 @@ def test_names_of_held_out_classes(banking, split, labels):
         assert sorted(ds.classes) == sorted({intents[each["text"]] for each in ds})
 
 
-def test_class_ids_without_an_option_are_those_of_the_dataset(banking):
-    path, intents = banking
-    feature = tfds.builder_from_directory(path).info.features["category"]
-    with covey.open(path, split="test") as ds:
-        assert [feature.int2str(int(y)) for y in ds.labels] == [
-            intents[each["text"]] for each in ds
-        ]
-        assert ds.class_names[feature.str2int(INTENTS[0])] == INTENTS[0]  # also of other splits
-        assert (len(ds.classes), len(ds.class_names)) == (8, 40)
-
-
 def test_loss_with_one_row_per_class(banking):
     path, _ = banking
     with (
@@ -81,17 +69,3 @@ def test_loss_with_one_row_per_class(banking):
         with pytest.raises((IndexError, RuntimeError)):
             for _, y in stored.batches(8, 4, select="text", steps_per_epoch="classes"):
                 loss(embed(torch.arange(32)), torch.from_numpy(y))
-
-
-def test_contiguous_labels_draw_the_same_examples(banking):
-    path, _ = banking
-    with (
-        covey.open(path, split="train", labels="contiguous") as ds,
-        covey.open(path, split="train") as stored,
-    ):
-        loaders = [each.batches(8, 4, select="text", seed=5) for each in (ds, stored)]
-        for (x, y), (expected, stored_y) in zip(*loaders, strict=True):
-            assert list(x) == list(expected)
-            assert ds.class_names[y] == stored.class_names[stored_y]
-        state = loaders[1].state_dict()
-        loaders[0].load_state_dict(state)  # the batches are the same, so states are, too

@@ -59,34 +59,6 @@ def test_datasets_share_the_limit_of_descriptors(tmp_path, limited):
     assert limited(descriptors_of_two_datasets, tmp_path / "birds") == 20
 
 
-def read_with_few_descriptors(directory, mmap):
-    sets = [opened(directory, mmap=mmap) for _ in range(3)]
-    failures = []
-
-    def read(ds, seed):
-        rng = np.random.default_rng(seed)
-        try:
-            for _ in range(20):
-                ids = rng.integers(0, 400, 50)
-                assert ds[ids]["x"].tolist() == ids.tolist()
-        except BaseException as error:
-            failures.append(repr(error))
-
-    threads = [threading.Thread(target=read, args=(ds, s)) for s, ds in enumerate(sets * 2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return failures
-
-
-def test_many_shards_and_few_descriptors(tmp_path, limited):
-    examples = [{"x": number, "label": number % 3} for number in range(400)]
-    write(examples, tmp_path / "many", label="label", shuffle=False, shards=200)
-    for mmap in (True, False):
-        assert limited(read_with_few_descriptors, tmp_path / "many", mmap) == []
-
-
 # The limit on maps.
 
 

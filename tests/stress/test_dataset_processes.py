@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from opened import numbers, opened, put, put_numbers
-from written import files_at_most, fresh_process, limit, write
+from written import fresh_process, limit, write
 
 from covey import CoveyError, _core
 from covey.errors import ClosedError
@@ -103,11 +103,6 @@ def test_pickle_has_the_options(tmp_path):
         content[20] ^= 1
         (tmp_path / "a.tfrecord").write_bytes(content)
         content[20] ^= 1
-
-
-def test_pickle_of_a_closed_dataset(dataset):
-    dataset.close()
-    assert pickle.loads(pickle.dumps(dataset))[7]["x"] == 7
 
 
 def test_pickle_after_the_shard_was_replaced(tmp_path):
@@ -236,25 +231,6 @@ def test_threads_share_a_dataset(dataset):
         assert list(pool.map(work, range(8))) == [SIZE // 3] * 8
 
 
-def read_by_threads(directory):
-    """Read more shards than the process may open, by several threads."""
-    for shard in range(100):
-        put_numbers(directory / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
-    with limit(resource.RLIMIT_NOFILE, 200):
-        ds = opened(directory / "data")
-        rng = np.random.default_rng(0)
-        orders = [rng.permutation(100) for _ in range(24)]
-        with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda ids: numbers(ds, ids), orders))
-        assert found == [order.tolist() for order in orders]
-    assert len([each for each in descriptors() if str(directory) in each]) < 80
-
-
-def test_threads_with_more_shards_than_descriptors(tmp_path):
-    with fresh_process() as run:
-        run(read_by_threads, tmp_path)
-
-
 def closed_while_read(directory, kind):
     """Close a dataset while threads read it; they return records or raise ClosedError."""
     before = len(os.listdir("/proc/self/fd"))
@@ -378,20 +354,6 @@ def many_shards(directory):
         assert numbers(again, ids) == ids.tolist()
         with open(os.devnull, "rb"):  # a descriptor is left
             return "ok"
-
-
-def test_few_descriptors_left(tmp_path):
-    with fresh_process() as run:
-        assert run(few_left, tmp_path) == "ok"
-
-
-def few_left(directory):
-    for shard in range(200):
-        put_numbers(directory / f"data/{shard:05}.tfrecord", [shard])
-    with files_at_most(40):
-        ds = opened(directory / "data")
-        assert numbers(ds) == list(range(200))
-        return "ok"
 
 
 # Memory.

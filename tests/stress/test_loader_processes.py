@@ -13,7 +13,6 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -33,9 +32,8 @@ from loaded import (
 from opened import opened
 from written import fresh_process, index, shard_paths, write
 
-from covey import Tensor, _core
-from covey.errors import ClosedError, CorruptRecordError, FileChangedError, FormatError
-from covey.index.format import content_checksum
+from covey import Tensor
+from covey.errors import ClosedError, CorruptRecordError, FileChangedError
 
 # Read by the native core, by Python, and by Python because of a hook.
 KINDS = ["numbers", "gzip", "hooked"]
@@ -123,33 +121,6 @@ def test_end_of_an_iteration_ends_its_threads(directory, kind, name):
     assert settles(threading.active_count, python)
     assert settles(native_threads, native)
     del kept
-
-
-def test_iterator_is_collected_in_its_own_thread(directory):
-    inside, forgotten, collected = (threading.Event() for _ in range(3))
-
-    def collect(x, y):
-        if numbers_of(x) != first:
-            inside.set()
-            assert forgotten.wait(20)
-            gc.collect()
-            collected.set()
-        return x, y
-
-    loader = opened(directory / "numbers").batches(4, 2, threads=1, batch_transform=collect)
-    first = loader.plan.batch(0).tolist()
-    before = threading.active_count()
-    gc.disable()
-    try:
-        cycle = [start(loader)]
-        assert inside.wait(20)  # the thread builds the second batch
-        cycle.append(cycle)
-        del cycle
-        forgotten.set()
-        assert collected.wait(20)
-    finally:
-        gc.enable()
-    assert settles(threading.active_count, before)
 
 
 def test_close_waits_for_an_example_and_not_for_a_batch(directory):
@@ -380,31 +351,6 @@ def test_shard_truncated_during_an_iteration(copy, options):
     assert loader.step == shards.index(3) // 4
     loader.seek(-(-shards.index(4) // 4))
     assert sum(1 for _ in loader) > 3
-
-
-@pytest.mark.parametrize("options", READERS)
-def test_index_with_records_in_other_classes(copy, options):
-    path, metadata = copy / "numbers-train.by_class.npy", copy / "numbers-train.index.json"
-    by_class = np.load(path)
-    by_class[[0, -1]] = by_class[[-1, 0]]
-    for wrong in (by_class, np.where(np.arange(COUNT) == 0, COUNT, by_class)):
-        wrong = wrong.astype(by_class.dtype)
-        np.save(path, wrong)
-        content = json.loads(metadata.read_text())
-        content["class_checksums"][1] = _core.crc32c(wrong)
-        del content["content_checksum"]
-        content["content_checksum"] = content_checksum(content)
-        metadata.write_text(json.dumps(content))
-        ds = opened(copy)
-        loader, steps = ds.batches(4, 2, **options), 0
-        plan = loader.plan
-        with pytest.raises(FormatError, match="covey index"):
-            for _ in loader.take(200):
-                steps += 1
-        for step in range(steps + 1):
-            ids, classes = plan.batch(step), plan.classes(step).repeat(2)
-            is_valid = (ids < COUNT).all() and (ds.labels[ids] == classes).all()
-            assert is_valid == (step < steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -666,36 +612,3 @@ def test_pool_of_forked_processes(directory, run):
 
 
 # Threads.
-
-
-def test_threads_have_loaders_of_one_dataset(directory):
-    ds = opened(directory / "numbers")
-    expected = digests(ds.batches(4, 2, seed=9, threads=0).take(60))
-
-    def work(number):
-        return digests(ds.batches(4, 2, seed=9, threads=number % 3).take(60))
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(work, range(6))) == [expected] * 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_iterator_closed_by_another_thread(directory, kind):
-    native = native_threads()
-    for _ in range(8):
-        loader = load(directory, kind, threads=2)
-        iterator, started = loader.take(10**9), threading.Event()
-
-        def work(iterator=iterator, started=started):
-            for _ in iterator:
-                started.set()
-
-        with ThreadPoolExecutor(1) as pool:
-            working = pool.submit(work)
-            assert started.wait(20)
-            loader.close()
-            assert isinstance(working.exception(20), ClosedError)
-        x, _ = next(loader.take(1))
-        assert numbers_of(x) == loader.plan.batch(loader.step - 1).tolist()
-    del iterator, loader, x, working, work
-    assert settles(native_threads, native)

@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from loaded import (
     CLASSES,
     COUNT,
-    FEATURES,
     LABELS,
     NATIVE,
     OTHERS,
     batch_of,
     check_batches,
-    class_names,
-    example,
     examples,
     native_threads,
     numbers_of,
@@ -29,11 +26,10 @@ from loaded import (
     settings_of,
     settles,
 )
-from opened import opened, put_numbers
+from opened import opened
 from written import write
 
-import covey
-from covey.errors import DatasetError, PlanError
+from covey.errors import DatasetError
 from covey.plan import BalancedPlan
 
 KINDS = [kind for kind in (*NATIVE, *OTHERS) if kind != "remote"]  # it needs fsspec
@@ -103,31 +99,6 @@ def test_options_of_balanced_batches(ds, many, each, seed, step, **options):
         step += 1
 
 
-def test_options_of_the_plan(ds):
-    options = {
-        "class_list": [1, 2, 5, 9],
-        "total_examples_per_class": 3,
-        "class_weights": {1: 3.0},
-        "steps_per_epoch": 7,
-    }
-    plan = BalancedPlan(LABELS, 3, 2, 8, **options)
-    options["class_list"] = iter(options["class_list"])
-    loader = ds.batches(3, 2, seed=8, **options)
-    assert ids_in(loader) == [plan.batch(step).tolist() for step in range(7)]
-    with pytest.warns(covey.errors.SmallClassesWarning):
-        ds.batches(2, 30)
-    with pytest.raises(PlanError, match="30"):
-        ds.batches(2, 30, small_classes="error")
-
-
-def test_more_shards_than_are_mapped_first(tmp_path):
-    for shard in range(60):
-        put_numbers(tmp_path / f"{shard:03}.tfrecord", range(3 * shard, 3 * shard + 3))
-    for threads in (0, 2):
-        loader = opened(tmp_path, label="label").shuffled(4, threads=threads)
-        assert sorted(number for x, _ in loader for number in x.tolist()) == list(range(180))
-
-
 @pytest.mark.parametrize("kind", NATIVE)
 def test_short_batch_has_the_types_of_the_others(made, kind):
     def describe(batch):
@@ -142,18 +113,6 @@ def test_short_batch_has_the_types_of_the_others(made, kind):
     for loader in (ds.sequential(64, threads=1), ds.sequential(64, as_dict=True)):
         *full, short = map(describe, loader)
         assert full.count(short) == len(full) == len(ds) // 64
-
-
-def test_batches_larger_than_the_dataset(ds, tmp_path):
-    ((x, y),) = ds.sequential(10 * COUNT)
-    assert same((x, y), batch_of(ds, np.arange(COUNT)))
-    x, _ = next(ds.sequential(2 * COUNT, remainder="fill", threads=2).take(1))
-    assert numbers_of(x) == [*range(COUNT), *range(COUNT)]
-    write([example(7)], tmp_path, features=FEATURES, label="label")
-    with opened(tmp_path) as one:
-        for loader in (one.batches(1, 1), one.shuffled(1), one.sequential(3)):
-            ((x, y),) = loader
-            assert (numbers_of(x), y.tolist()) == ([7], [LABELS[7]])
 
 
 def test_part_of_a_short_batch_may_be_empty(ds):
@@ -241,12 +200,6 @@ def test_label_without_other_features(tmp_path):
         assert same(first_batch(ds, select="label"), (y, y))
 
 
-def test_class_names_of_string_labels(made):
-    ds = made("strings")
-    x, y = first_batch(ds, select=["x", "label"])
-    assert class_names(ds, y) == list(x["label"])
-
-
 # Buffers.
 
 
@@ -293,23 +246,6 @@ def test_memory_of_a_view_is_not_reused(ds, name):
         assert len(addresses) == 30
 
 
-@pytest.mark.parametrize("reuse_buffers", [False, True])
-@pytest.mark.parametrize("threads", [0, 2])
-def test_modified_batches_do_not_affect_others(ds, reuse_buffers, threads):
-    loader = ds.batches(4, 2, threads=threads, reuse_buffers=reuse_buffers)
-    for step, (x, y) in enumerate(loader.take(60)):
-        assert same((x, y), batch_of(ds, loader.plan.batch(step)))
-        assert x.flags.writeable
-        assert x.flags.c_contiguous
-        assert x.flags.aligned
-        x += 1
-        y[:] = -1
-        x.shape = (3, 16)
-        y.dtype = np.uint8
-        x.flags.writeable = False
-        del x, y
-
-
 @pytest.mark.parametrize(("threads", "prefetch"), [(0, 1), (1, 1), (1, 3), (3, 5)])
 def test_number_of_buffers_is_bounded(ds, threads, prefetch):
     options = {"threads": threads, "prefetch": prefetch}
@@ -346,12 +282,6 @@ def test_exhausted_iterator_remains_exhausted(ds):
         assert list(first) == []  # does not close the other one
         assert len(list(second)) == steps - 1
         assert loader.step == 2 * steps
-
-
-def test_iterator_keeps_the_dataset_open(tmp_path):
-    write(examples(), tmp_path, features=FEATURES, label="label")
-    iterator = opened(tmp_path).batches(4, 2, threads=2).take(50)
-    assert len(list(iterator)) == 50
 
 
 # Ranks.
@@ -399,10 +329,3 @@ def test_processes_that_are_not_workers_of_ray_train(ds, monkeypatch, module):
     monkeypatch.setitem(sys.modules, "ray.train", module)
     plan = ds.batches(6, 2).plan
     assert (plan.rank, plan.world_size) == (0, 1)
-
-
-def test_given_ranks_are_not_those_of_ray_train(ds, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 3))
-    for options in ({"rank": 0, "world_size": 1}, {"rank": 0}, {"world_size": 1}):
-        plan = ds.batches(6, 2, **options).plan
-        assert (plan.rank, plan.world_size) == (0, 1)

@@ -4,9 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from loaded import COUNT, LABELS, numbers_of, same, settles
-from opened import opened
-from written import write
+from loaded import LABELS, numbers_of, same, settles
 
 from covey.errors import ClosedError, FeatureError
 from covey.plan.base import BatchKey
@@ -30,19 +28,6 @@ def test_transform_receives_examples_of_the_dataset(made, kind):
     assert len(received) == len(ds)
     for number in (0, 17, len(ds) - 1):
         assert same(dict(sorted(received[number].items())), dict(sorted(ds[number].items())))
-
-
-@pytest.mark.parametrize(
-    ("select", "expected"),
-    [("x", {"x"}), (["x", "flag"], {"x", "flag"}), (None, {"half", "x", "flag", "bytes"})],
-)
-def test_transform_receives_selected_features_and_label(made, select, expected):
-    received = []
-    loader = made("many").sequential(
-        90, select=select, threads=0, transform=lambda each: received.append(set(each)) or each
-    )
-    list(loader)
-    assert received == [expected | {"label"}] * COUNT
 
 
 RESULTS = {
@@ -92,18 +77,6 @@ def test_result_of_transform(ds, name, select):
         assert same(y, LABELS[ids])
 
 
-def test_transform_may_modify_its_example(ds):
-    def transform(example):
-        example["x"] += 1
-        del example["label"]
-        return example
-
-    expected = ds[:]["x"] + 1
-    for _ in range(2):
-        found = [x for x, _ in ds.sequential(50, transform=transform, threads=2)]
-        assert same(np.concatenate(found), expected)
-
-
 def test_label_is_that_of_the_index(ds):
     ids = ds.batches(3, 2).plan.batch(0)
     x, y = ds[ids]["x"], LABELS[ids]
@@ -115,10 +88,6 @@ def test_label_is_that_of_the_index(ds):
         assert same(first(ds.batches(3, 2, as_dict=True, transform=transform)), expected)
     found = first(ds.batches(3, 2, transform=lambda each: {"x": each["x"], "label": 5}))
     assert same(found, (x, y))
-
-
-def odd(example):
-    return bool(example["x"][0, 0] % 2)
 
 
 # For each result of a transform: what is found, and the feature.
@@ -151,25 +120,6 @@ def test_invalid_results_of_transform(ds, name, select):
     assert (error.step, error.row, error.path, error.record) == (2, 0, place.name, place.record)
 
 
-DIFFERENT_RESULTS = {
-    "other key": lambda each: {"a": 1} if odd(each) else {"b": 1},
-    "further key": lambda each: {"a": 1, "b": 1} if odd(each) else {"a": 1},
-    "dict or value": lambda each: {"a": 1} if odd(each) else 1,
-    "string or number": lambda each: {"a": "1"} if odd(each) else {"a": 1},
-    "nested or not": lambda each: {"a": {"b": 1}, "c": 1} if odd(each) else {"a": 1, "c": 1},
-}
-
-
-@pytest.mark.parametrize("name", DIFFERENT_RESULTS)
-def test_results_of_transform_with_different_structures(ds, name):
-    with pytest.raises(FeatureError) as caught:
-        list(ds.sequential(10, transform=DIFFERENT_RESULTS[name], threads=0))
-    error, place = caught.value, ds.place(1)
-    assert (error.option, error.step, error.row) == ("result of transform", 0, 1)
-    assert (error.path, error.record) == (place.name, place.record)
-    assert error.allowed.endswith("as in the first row")
-
-
 class Unreadable:
     def __array__(self, *arguments, **keywords):
         raise RuntimeError("it has no array")
@@ -180,16 +130,6 @@ def test_an_error_of_a_value_that_is_converted_names_the_record(ds):
         ds.sequential(10, transform=lambda each: {"x": Unreadable()}).batch(1)
     assert (caught.value.found, caught.value.record) == ("Unreadable", ds.place(10).record)
     assert str(caught.value.__cause__) == "it has no array"
-
-
-def test_message_of_an_invalid_result(ds):
-    with pytest.raises(FeatureError) as caught:
-        ds.sequential(10, transform=lambda each: (each["x"], 1)).batch(1)
-    assert str(caught.value).endswith(
-        "step 1: row 0: result of transform is 'tuple of (float32 array of shape (2, 3), int)'; "
-        "must be an array, a number, a string or a dict of features with strings as names; to add "
-        "values, return a dict: {**example, 'name': value}"
-    )
 
 
 # batch_transform
@@ -217,19 +157,6 @@ def test_result_of_batch_transform(ds, threads):
     assert same(both, [((x + 1) * 2, y) for x, y in plain])
 
 
-@pytest.mark.parametrize("threads", THREADS)
-def test_invalid_results_of_batch_transform(ds, threads):
-    def load(batch_transform):
-        return ds.batches(3, 2, threads=threads, batch_transform=batch_transform)
-
-    loader = load(lambda x, y: None)
-    loader.seek(2)
-    with pytest.raises(FeatureError) as caught:
-        next(iter(loader))
-    error = caught.value
-    assert (error.option, error.step, error.found) == ("result of batch_transform", 2, None)
-
-
 def test_hooks_of_other_arguments(ds):
     with pytest.raises(TypeError) as caught:
         ds.batches(3, 2, transform=lambda x, y: x).batch(0)
@@ -244,56 +171,7 @@ def test_hooks_of_other_arguments(ds):
         assert note.endswith(f"batch_transform= receives {found}")
 
 
-def test_batch_transform_without_label(tmp_path):
-    write([{"x": n} for n in range(10)], tmp_path, shuffle=False)
-    with opened(tmp_path) as ds:
-        batches = list(ds.sequential(4, batch_transform=lambda x: x.tolist()))
-        assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        assert list(ds.sequential(5, as_dict=True, batch_transform=sorted)) == [["x"], ["x"]]
-
-
 # Threads.
-
-
-@pytest.mark.parametrize("hook", ["transform", "batch_transform"])
-def test_hooks_are_called_by_prefetching_threads(ds, hook):
-    callers = set()
-
-    def record(*arguments):
-        callers.add(threading.current_thread())
-        return arguments if len(arguments) > 1 else arguments[0]
-
-    list(ds.batches(3, 2, threads=0, **{hook: record}).take(10))
-    assert callers == {threading.main_thread()}
-    callers.clear()
-    list(ds.batches(3, 2, threads=3, **{hook: record}).take(50))
-    assert threading.main_thread() not in callers
-    assert 1 <= len(callers) <= 3
-
-
-@pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (2, 2), (3, 7)])
-def test_number_of_prefetched_batches(ds, threads, prefetch):
-    lock, is_full = threading.Lock(), threading.Event()
-    built, taken, largest = 0, 0, 0
-
-    def count(x, y):
-        nonlocal built, largest
-        with lock:
-            built += 1
-            largest = max(largest, built - taken)
-            if built == prefetch:
-                is_full.set()
-        return x, y
-
-    loader = ds.batches(3, 2, threads=threads, prefetch=prefetch, batch_transform=count)
-    iterator = loader.take(60)
-    next(iterator)
-    taken = 1
-    assert is_full.wait(20)  # without another request
-    for _ in iterator:
-        taken += 1
-    assert built == taken == 60
-    assert largest <= prefetch + 1  # with the batch that is requested
 
 
 # Errors.
@@ -398,3 +276,26 @@ def test_generators_of_hooks():
     keys = [key, BatchKey(8, 5, 3), BatchKey(7, 6, 3)]
     first = {each.generator(row).random() for each in keys for row in (None, 0, 1, 2)}
     assert len(first) == 12
+
+
+def odd(example):
+    return bool(example["x"][0, 0] % 2)
+
+
+DIFFERENT_RESULTS = {
+    "other key": lambda each: {"a": 1} if odd(each) else {"b": 1},
+    "further key": lambda each: {"a": 1, "b": 1} if odd(each) else {"a": 1},
+    "dict or value": lambda each: {"a": 1} if odd(each) else 1,
+    "string or number": lambda each: {"a": "1"} if odd(each) else {"a": 1},
+    "nested or not": lambda each: {"a": {"b": 1}, "c": 1} if odd(each) else {"a": 1, "c": 1},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT_RESULTS)
+def test_results_of_transform_with_different_structures(ds, name):
+    with pytest.raises(FeatureError) as caught:
+        list(ds.sequential(10, transform=DIFFERENT_RESULTS[name], threads=0))
+    error, place = caught.value, ds.place(1)
+    assert (error.option, error.step, error.row) == ("result of transform", 0, 1)
+    assert (error.path, error.record) == (place.name, place.record)
+    assert error.allowed.endswith("as in the first row")

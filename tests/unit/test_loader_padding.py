@@ -10,7 +10,7 @@ from loaded import COUNT, LABELS, same
 from opened import opened
 from written import write
 
-from covey import Features, Ragged, Sparse, Tensor
+from covey import Features, Tensor
 from covey.arrays import RaggedArray, StringArray
 from covey.errors import FeatureError
 from covey.schema.codec import flat_items
@@ -121,19 +121,6 @@ def test_any_options(sentences, names, value, length, pad_lengths, as_dict, has_
             assert same(flat[(*path[:-1], f"{path[-1]}_length")], expected_lengths)
 
 
-@pytest.mark.parametrize("name", ["tokens", "words", "frames"])
-def test_selected_feature(sentences, name):
-    loader = sentences.batches(5, 3, pad=True, select=name)
-    x, _ = loader.batch(4)
-    assert list(x) == [name, f"{name}_length"]
-    both = sentences.batches(5, 3, pad=True, select=name, as_dict=True).batch(4)
-    assert list(both) == [name, f"{name}_length", "label"]
-    for transform in (None, lambda example: example[name]):
-        options = {"pad": {name: "" if name == "words" else 0}, "transform": transform}
-        alone, _ = sentences.batches(5, 3, select=name, pad_lengths=False, **options).batch(4)
-        assert same(plain(alone), plain(x[name]))
-
-
 def test_rows_that_are_too_long(sentences):
     loader = sentences.sequential(20, select="tokens", pad=0, pad_length=4)
     sizes = [example(number)["size"] for number in range(COUNT)]
@@ -161,30 +148,7 @@ def test_extra_padding_of_a_pickled_loader(sentences):
     assert pickle.loads(pickle.dumps(wider)).batch(0)[0]["tokens"].shape == shapes[1]
 
 
-def test_short_last_batch_and_empty_rows(tmp_path):
-    many = [{"x": np.zeros((0, 2), np.float32), "label": 0}] * 5
-    features = {"x": Tensor("float32", (None, 2)), "label": "int64"}
-    write(many, tmp_path / "empty", features=features, label="label")
-    with opened(tmp_path / "empty") as ds:
-        shapes = [x["x"].shape for x, _ in ds.sequential(2, pad=0)]
-        assert shapes == [(2, 0, 2), (2, 0, 2), (1, 0, 2)]
-        x, _ = ds.sequential(5, pad=0, pad_length=3).batch(0)
-        assert same(x["x"], np.zeros((5, 3, 2), np.float32))
-        assert x["x_length"].tolist() == [0] * 5
-
-
 # Hooks.
-
-
-def test_hooks_receive_padded_columns(sentences):
-    def augment(x, y, examples_per_class, is_warmup):
-        return {"sum": x["tokens"].sum(1), "length": x["tokens_length"]}, y
-
-    loader = sentences.batches(5, 3, select="tokens", pad=0, augmenter=augment)
-    x, _ = loader.batch(1)
-    rows = [sentences[int(number)]["tokens"] for number in loader.plan.batch(1)]
-    assert x["sum"].tolist() == [row.sum() for row in rows]
-    assert x["length"].tolist() == [len(row) for row in rows]
 
 
 TRANSFORMS = {
@@ -232,39 +196,6 @@ def test_invalid_results_of_transform(sentences, name):
     with pytest.raises(FeatureError) as caught:
         sentences.batches(5, 3, transform=transform, pad=pad, select="all").batch(0)
     assert (caught.value.feature, caught.value.step) == (feature, 0)
-
-
-def test_features_that_a_transform_removes(sentences):
-    removed = sentences.batches(5, 3, pad=True, transform=lambda each: {"tokens": each["tokens"]})
-    assert list(removed.batch(0)[0]) == ["tokens", "tokens_length"]
-
-
-def test_no_padding(sentences):
-    for pad in (None, False):
-        x, _ = sentences.batches(5, 3, select="tokens", pad=pad).batch(0)
-        assert isinstance(x, RaggedArray)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (Ragged("int64"), [[1], [2, 3]]),
-        (Sparse("float32", (4,)), [0, 0, 1, 0]),
-        (Tensor("uint8", (2, None)), np.zeros((2, 3), np.uint8)),
-        (Tensor("uint8", (None, None), encoding="bytes"), np.zeros((2, 3), np.uint8)),
-    ],
-)
-def test_features_that_differ_in_other_dimensions(tmp_path, kind, value):
-    features = {"other": kind, "tokens": Tensor("int64", (None,)), "label": "int64"}
-    many = [{"other": value, "tokens": [1] * n, "label": 0} for n in range(4)]
-    write(many, tmp_path / "data", features=features, label="label")
-    with opened(tmp_path / "data") as ds:
-        for pad in (0, {"other": 0}):
-            with pytest.raises(FeatureError) as caught:
-                ds.sequential(4, pad=pad).batch(0)
-            assert caught.value.feature == "other"
-        x, _ = ds.sequential(4, pad={"tokens": 0}).batch(0)
-        assert x["tokens"].shape == (4, 3)
 
 
 def test_name_of_lengths_exists(tmp_path):
