@@ -2,12 +2,12 @@
 
 import os
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import lru_cache, partial
 
 import pytest
 import snippets
 from loaded import make
-from written import as_items
+from written import as_items, fresh_process
 
 from covey.sources import KINDS
 
@@ -20,7 +20,7 @@ def made(tmp_path_factory):
     """Return a function from the kind of a dataset to the dataset."""
     with ExitStack() as stack:
         directory = tmp_path_factory.mktemp("loader")
-        yield cache(lambda kind: stack.enter_context(make(directory / kind, kind)))
+        yield lru_cache(None)(lambda kind: stack.enter_context(make(directory / kind, kind)))
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,20 @@ def ds(made):
 def no_fsync(monkeypatch):
     """Do not sync files to disk: the tests write many small datasets."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Return the directory of covey's cache, which is that of the test alone."""
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Return a function that runs functions in a process without threads of frameworks."""
+    with fresh_process() as call:
+        yield call
 
 
 @pytest.fixture(params=["items", "columns"])

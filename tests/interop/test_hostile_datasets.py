@@ -35,6 +35,8 @@ from covey.index import IndexMetadata, index_names, read_index, read_metadata
 from covey.samplers import load_image
 from covey.untrusted import MAX_SHARDS, check_path, parse_json, read_file
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 EXAMPLES = [{"size": n, "species": ("crow", "owl", "wren")[n % 3]} for n in range(30)]
 FEATURES = covey.Features({"size": "int64", "species": "str"})
 
@@ -55,11 +57,6 @@ def birds(tmp_path):
     directory = tmp_path / "birds"
     write(EXAMPLES, directory, label="species", shards=2)
     return directory
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 ENTRIES = {

@@ -23,9 +23,8 @@ EXAMPLES = [{"x": float(n), "name": f"n{n}", "label": "abc"[n % 3]} for n in ran
 
 
 @pytest.fixture(autouse=True)
-def _directory(tmp_path, monkeypatch, no_fsync):
+def _directory(tmp_path, monkeypatch, cache, no_fsync):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
 
 
 # Strings with lone surrogates, which UTF-8 cannot encode.

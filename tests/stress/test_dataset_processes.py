@@ -24,9 +24,7 @@ SIZE = 600
 KINDS = ["mapped", "read", "GZIP", "foreign GZIP", "joined"]
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def make(directory, kind):

@@ -30,7 +30,7 @@ from loaded import (
     settles,
 )
 from opened import opened
-from written import fresh_process, index, shard_paths, write
+from written import index, shard_paths, write
 
 from covey import Tensor
 from covey.errors import ClosedError, CorruptRecordError, FileChangedError
@@ -45,13 +45,6 @@ def directory(tmp_path_factory):
     for kind in KINDS:
         make(directory / kind, "gzip" if kind == "gzip" else "numbers").close()
     return directory
-
-
-@pytest.fixture(scope="module")
-def run():
-    """Return a function that runs functions in a process without threads of frameworks."""
-    with fresh_process() as call:
-        yield call
 
 
 def load(directory, kind, **options):

@@ -17,11 +17,7 @@ from covey import ClassLabel, Features, Tensor
 from covey.classes import ClassNames
 from covey.errors import DatasetError, UnknownClassError
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch, no_fsync):
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-
+pytestmark = pytest.mark.usefixtures("cache", "no_fsync")
 
 # Names.
 
