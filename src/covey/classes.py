@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError, FormatError, UnknownClassError, check, list_names, shorten
+from covey.errors import (
+    DatasetError,
+    FormatError,
+    UnknownClassError,
+    check,
+    list_names,
+    shorten,
+    shown_value,
+)
 
 Labels = Literal["contiguous"]
 
@@ -107,7 +115,9 @@ class ClassNames(Mapping[int, str]):
         yield from (each for each in others if each >= 0)
 
     def __repr__(self) -> str:
-        few = [f"{each}: {_quote(self[each])}" for each in islice(self, _MAX_LISTED)]
+        few = [
+            f"{each}: {shown_value(self[each], _MAX_NAME)}" for each in islice(self, _MAX_LISTED)
+        ]
         return f"{{{', '.join(few)}{', ...' if len(self) > _MAX_LISTED else ''}}}"
 
 
@@ -268,10 +278,6 @@ class ClassTable:
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._names or ())}
-
-
-def _quote(name: str) -> str:
-    return repr(name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}...")
 
 
 def renumber(

@@ -41,7 +41,7 @@ from covey._text import closest as closest
 from covey._text import escape as escape
 from covey._text import list_names as list_names
 from covey._text import shorten as shorten
-from covey._text import shown_value
+from covey._text import shown_value as shown_value
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")

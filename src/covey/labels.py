@@ -277,6 +277,22 @@ def extend_names(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
+def merge_names(
+    known: Sequence[tuple[str, ...]],
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]] | None]:
+    """Return the names of all classes, and for each argument the new ids of its classes.
+
+    Those of the first stay. The second value is None if all ids stay.
+    """
+    names = known[0]
+    for each in known[1:]:
+        names = extend_names(names, each)
+    if all(each == names[: len(each)] for each in known):
+        return names, None
+    ids = {name: number for number, name in enumerate(names)}
+    return names, [np.array([ids[name] for name in each], np.int64) for each in known]
+
+
 def decode_strings(
     column: Iterable[Any], examples: Positions | None = None, *, label: str | None = None
 ) -> list[str]:

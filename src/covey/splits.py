@@ -15,7 +15,7 @@ A string is parsed with the names of the splits, and resolved with the lengths o
 
 >>> terms = parse_split("train[:80%]+test", ["train", "test"], "birds")
 >>> resolve_split(terms, {"train": [6, 4], "test": [3]}, "birds")
-(SplitSlice(split='train', begin=0, end=8), SplitSlice(split='test', begin=0, end=3))
+(('train', range(0, 8)), ('test', range(0, 3)))
 """
 
 from __future__ import annotations
@@ -54,15 +54,6 @@ class SplitTerm:
     """Unit of the bounds; the empty string is records."""
     text: str = ""
     """The term as written, for error messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitSlice:
-    """Records [begin, end) of a split."""
-
-    split: str
-    begin: int
-    end: int
 
 
 def parse_split(spec: str, names: Iterable[str], path: str) -> tuple[SplitTerm, ...]:
@@ -107,8 +98,8 @@ def parse_split(spec: str, names: Iterable[str], path: str) -> tuple[SplitTerm, 
 
 def resolve_split(
     terms: Iterable[SplitTerm], shard_lengths: Mapping[str, Sequence[int]], path: str
-) -> tuple[SplitSlice, ...]:
-    """Return the records that each term selects, as TFDS does.
+) -> tuple[tuple[str, range], ...]:
+    """Return the split and the records that each term selects, as TFDS does.
 
     Args:
         terms: The terms of a split string.
@@ -118,7 +109,7 @@ def resolve_split(
     Raises:
         DatasetError: If a bound is outside the split, or a slice selects no records.
     """
-    return tuple(_resolve(term, shard_lengths[term.split], path) for term in terms)
+    return tuple((each.split, _resolve(each, shard_lengths[each.split], path)) for each in terms)
 
 
 def split_of_file(name: str) -> str | None:
@@ -159,7 +150,7 @@ def _parse_slice(split: str, selector: str | None, text: str) -> SplitTerm | Non
     return SplitTerm(split, begin, end, unit, text)  # type: ignore[arg-type]
 
 
-def _resolve(term: SplitTerm, shards: Sequence[int], path: str) -> SplitSlice:
+def _resolve(term: SplitTerm, shards: Sequence[int], path: str) -> range:
     begin, end = term.begin, term.end
     records = sum(shards)
     if term.unit == "%":
@@ -185,7 +176,7 @@ def _resolve(term: SplitTerm, shards: Sequence[int], path: str) -> SplitSlice:
         raise _invalid(
             term.text, path, f"it selects the records from {first:,} to {last:,}, which are none"
         )
-    return SplitSlice(term.split, first, max(first, last))
+    return range(first, max(first, last))
 
 
 def _invalid(

@@ -412,6 +412,7 @@ def test_unlabelled_examples_are_in_no_part(tmp_path):
     write([{"x": n, "bird": n % 3 - 1} for n in range(9)], tmp_path / "a", features=features)
     with opened(tmp_path / "a") as ds:
         parts = ds.split_classes(a=1, b=1)
+        assert len(parts) == 2
         assert sorted(numbers(parts[0]) + numbers(parts[1])) == [1, 2, 4, 5, 7, 8]
 
 

@@ -550,3 +550,14 @@ def test_total_examples_per_class():
     for total in (9, np.int64(2**62)):
         plan = make_plan(BIRDS, 5, 4, total_examples_per_class=total)
         assert (plan.batches(0, 9) == make_plan(BIRDS, 5, 4).batches(0, 9)).all()
+
+
+def test_steps_per_epoch():
+    for steps_per_epoch in (7, np.int64(7)):
+        plan = BalancedPlan(class_table([5] * 9), 4, 2, steps_per_epoch=steps_per_epoch)
+        assert plan.steps_per_epoch == plan.for_rank(1, 3, "independent").steps_per_epoch == 7
+    for records, remainder, expected in [(10, "keep", 3), (10, "drop", 2), (10, "fill", 3)]:
+        for kind in (ShuffledPlan, SequentialPlan):
+            plan = kind(records, 4, remainder=remainder)
+            assert plan.steps_per_epoch == plan.batches_per_epoch == expected
+            assert plan.is_endless == (remainder != "keep")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from covey.classes import renumber
 from covey.dataset.selection import Ids, Selection
 from covey.errors import DatasetError, FeatureError, check
-from covey.labels import extend_names, is_string
+from covey.labels import is_string, merge_names
 from covey.reading import Gatherer
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.merge import unify
@@ -145,20 +145,6 @@ def _merge_names(first: Dataset, second: Dataset) -> tuple[tuple[str, ...] | Non
         return max(a, b, key=len), None
     names, new_ids = merge_names([a, b])
     return names, None if new_ids is None else new_ids[1]
-
-
-def merge_names(known: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], list[Ids] | None]:
-    """Return the names of all classes, and for each argument the new ids of its classes.
-
-    Those of the first stay. The second value is None if all ids stay.
-    """
-    names = known[0]
-    for each in known[1:]:
-        names = extend_names(names, each)
-    if all(each == names[: len(each)] for each in known):
-        return names, None
-    ids = {name: number for number, name in enumerate(names)}
-    return names, [np.array([ids[name] for name in each], np.int64) for each in known]
 
 
 def _merge_features(

@@ -12,12 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import Labels, check_labels, renumber
-from covey.dataset.combine import merge_names, number_classes, stored_label
+from covey.dataset.combine import number_classes, stored_label
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.selection import Selection
-from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning, check
+from covey.errors import (
+    CoveyError,
+    DatasetError,
+    FeatureError,
+    SkippedRecordsWarning,
+    check,
+    list_names,
+)
 from covey.index import GUESS, Index, IndexBuilder, IndexMetadata, find_or_build_index
+from covey.labels import merge_names
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
 from covey.schema.merge import unify
@@ -158,9 +166,7 @@ def open_layout(
     tables = [Table(index, layout.splits[name].files) for name, index in found.items()]
     gatherer = Gatherer(tables, verify=verify, mmap=builder.mmap, cache_bytes=cache_bytes)
     first = dict(zip(found, gatherer.rows.first_records, strict=True))
-    chosen = [
-        range(first[each.split] + each.begin, first[each.split] + each.end) for each in slices
-    ]
+    chosen = [range(first[name] + each.start, first[name] + each.stop) for name, each in slices]
     if all(before.stop == after.start for before, after in pairwise(chosen)):
         chosen = [range(chosen[0].start, chosen[-1].stop)]
     # A split without records has no known features or classes.
@@ -203,8 +209,7 @@ def _check_missing(split: SplitFiles, layout: Layout, on_error: OnError) -> None
     missing = split.missing
     if not missing:
         return
-    more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
-    reason = f"missing shards: {', '.join(missing[:_MAX_LISTED])}{more}"
+    reason = f"missing shards: {list_names(missing, _MAX_LISTED)}"
     if on_error == "raise":
         raise DatasetError(
             reason,
