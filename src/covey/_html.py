@@ -6,14 +6,13 @@ The size is bounded: rows, and characters of a cell.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from covey.errors import shorten
 
 if TYPE_CHECKING:
-    from covey.results import Info
-    from covey.schema import Features
+    from covey.schema import Feature
 
 MAX_ROWS = 20
 MAX_CHARACTERS = 80
@@ -21,35 +20,13 @@ MAX_CHARACTERS = 80
 _STYLE = "border-collapse:collapse;text-align:left"
 
 
-def features_html(title: str, features: Features, rows: Sequence[tuple[str, str]] = ()) -> str:
+def features_html(
+    title: str, features: Mapping[str, Feature], rows: Sequence[tuple[str, str]] = ()
+) -> str:
     """Return the names and types of features, and further names and values."""
-    return titled(title, _features_table(features, rows))
-
-
-def info_html(info: Info) -> str:
-    """Return the splits and the features of a dataset."""
-    from covey._progress import format_bytes
-
-    header = ["split", "examples", "classes", "shards", "size", "index"]
-    rows = [
-        [
-            each.name,
-            "" if each.records is None else f"{each.records:,}",
-            "" if each.classes is None else f"{len(each.classes):,} of {each.label}",
-            f"{each.shards:,}",
-            format_bytes(each.bytes),
-            each.index,
-        ]
-        for each in info.splits
-    ]
-    features = "" if info.features is None else _features_table(info.features)
-    return titled(f"{info.path}: {info.kind}", table(header, rows, len(rows)) + features)
-
-
-def _features_table(features: Features, rows: Sequence[tuple[str, str]] = ()) -> str:
     named = [(name, kind.summary) for name, kind in list(features.items())[:MAX_ROWS]]
     listed = table(["feature", "type"], named, len(features))
-    return listed + (table(["option", "value"], rows, len(rows)) if rows else "")
+    return titled(title, listed + (table(["name", "value"], rows, len(rows)) if rows else ""))
 
 
 def titled(title: str, body: str) -> str:

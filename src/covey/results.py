@@ -284,9 +284,10 @@ class Info:
         )
 
     def _repr_html_(self) -> str:
-        from covey._html import info_html
+        from covey._html import features_html
 
-        return info_html(self)
+        rows = [(each.name, each.describe()) for each in self.splits]
+        return features_html(f"{self.path}: {self.kind}", self.features or {}, rows)
 
 
 @dataclass(frozen=True, slots=True)
