@@ -59,7 +59,7 @@ def form(request):
 def write_file(tmp_path):
     """Return a function that writes a file of a source, and returns its path."""
 
-    def write(content, name="birds"):
+    def write(content, name="birds.csv"):
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path

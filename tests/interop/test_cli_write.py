@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,8 +48,8 @@ def make_sounds():
 
 def make_image_table():
     make_images()
-    with open("photos/labels.csv", "w") as file:
-        file.write("file,label\n")
+    with open("photos/metadata.csv", "w") as file:
+        file.write("file_name,label\n")
         file.writelines(f"{BIRDS[n % 4]}/{n:04}.png,{BIRDS[n % 4]}\n" for n in range(12))
     return "photos"
 
@@ -78,8 +79,22 @@ def make_lines(count=12):
 
 def make_json(count=12):
     with open("birds.json", "w") as file:
-        json.dump({f"bird-{n}": each for n, each in enumerate(objects(count))}, file)
+        json.dump(objects(count), file)
     return "birds.json"
+
+
+def make_sound_table():
+    make_sounds()
+    with open("sounds/metadata.jsonl", "w") as file:
+        for n in range(12):
+            row = {"file_name": f"{BIRDS[n % 4]}/{n}.wav", "label": BIRDS[n % 4]}
+            file.write(json.dumps(row) + "\n")
+    return "sounds"
+
+
+def make_arrow(count=12):
+    datasets.Dataset.from_list(objects(count)).save_to_disk("saved")
+    return "saved"
 
 
 def make_parquet(count=12):
@@ -119,6 +134,8 @@ MAKERS = {
     "JSON Lines": make_lines,
     "JSON": make_json,
     "Parquet": make_parquet,
+    "Arrow": make_arrow,
+    "audio table": make_sound_table,
     "WebDataset": make_tar,
     "TFRecords": make_tfrecords,
     "TFDS directory": make_tfds,
@@ -132,7 +149,7 @@ def read(split="train", path="data"):
 
 def identity(example):
     """The feature that is unique to an example."""
-    for name in ("x", "filename", "file"):
+    for name in ("x", "filename", "file_name"):
         if name in example:
             return np.asarray(example[name]).tolist()
     raise KeyError(example)
@@ -528,7 +545,7 @@ def test_interrupted_write(tmp_path):
         "        if n == 5000:\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "        yield n, {'x': n, 'label': n % 3}\n"
-        "@register('endless', 'all numbers', recognise=lambda probed: True, rank=-1)\n"
+        "@register('endless', 'all numbers', recognise=lambda probed: True)\n"
         "def open_endless(probed, options):\n"
         "    return Source('endless', probed.path, endless(), label='label')\n"
         "sys.exit(main(['write', '.', 'deep/data', '--no-progress']))\n"

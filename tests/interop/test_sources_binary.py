@@ -335,8 +335,8 @@ def write_records(path, numbers, **options):
 
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
 def test_records(tmp_path, compression):
-    write_records(tmp_path / "a", range(300), compression=compression)
-    write_records(tmp_path / "b", range(300, 500), compression=compression)
+    write_records(tmp_path / "a.tfrecord", range(300), compression=compression)
+    write_records(tmp_path / "b.tfrecord", range(300, 500), compression=compression)
     source = open_source(str(tmp_path / "*"))
     assert (source.kind, source.length, source.label) == ("TFRecords", 500, "label")
     assert source.features == {
@@ -345,8 +345,8 @@ def test_records(tmp_path, compression):
         "x": Tensor("int64", (None,), default=[]),
     }
     items = list(source.examples)
-    assert [key for key, _ in items] == [f"a:{i}" for i in range(300)] + [
-        f"b:{i}" for i in range(200)
+    assert [key for key, _ in items] == [f"a.tfrecord:{i}" for i in range(300)] + [
+        f"b.tfrecord:{i}" for i in range(200)
     ]
     for i, (_, example) in enumerate(items):
         assert (example["s"], example["label"]) == (f"s{i}".encode(), i % 2)
@@ -355,7 +355,7 @@ def test_records(tmp_path, compression):
 
 
 def test_corrupt_records_and_records_that_are_not_examples(tmp_path):
-    path = write_records(tmp_path / "a", [0])
+    path = write_records(tmp_path / "a.tfrecord", [0])
     odd = path.stat().st_size
     write_records(path, [0, b"\xff\xff", 2, 3, 4])
     data = bytearray(path.read_bytes())
@@ -366,7 +366,7 @@ def test_corrupt_records_and_records_that_are_not_examples(tmp_path):
         warnings.simplefilter("error")
         source = open_source(path)
         good, bad = split_errors(source)
-    assert [key for key, _ in good] == ["a:0", "a:3"]
+    assert [key for key, _ in good] == ["a.tfrecord:0", "a.tfrecord:3"]
     assert source.length == 5
     assert sorted((error.path, error.record, error.offset) for error in bad) == [
         (str(path), 1, odd),
@@ -380,7 +380,7 @@ def test_corrupt_records_and_records_that_are_not_examples(tmp_path):
 def test_file_with_a_corrupt_first_record(tmp_path):
     write_records(tmp_path / "x.tfrecord-00000-of-00002", [1])
     (tmp_path / "x.tfrecord-00001-of-00002").write_bytes(b"nonsense that is long enough")
-    (tmp_path / "x.json").write_text("{}")
+    (tmp_path / "x.txt").write_text("{}")
     good, bad = split_errors(open_source(tmp_path))
     assert len(good) == 1
     assert [(error.path, error.record, error.offset) for error in bad] == [
@@ -389,15 +389,15 @@ def test_file_with_a_corrupt_first_record(tmp_path):
 
 
 def test_records_of_different_types(tmp_path):
-    path = write_records(tmp_path / "a", [1, Features({"s": "int64"}).encode({"s": 1})])
+    path = write_records(tmp_path / "a.tfrecord", [1, Features({"s": "int64"}).encode({"s": 1})])
     with pytest.raises(SourceError, match=r"'s': record 0 .* bytes, record 1 .* int64"):
         open_source(path)
 
 
 def test_no_records(tmp_path):
-    (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(SourceError, match="a: there are no records"):
-        open_source(tmp_path / "a", kind="TFRecords")
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"a.tfrecord: there are no records"):
+        open_source(tmp_path / "a.tfrecord", kind="TFRecords")
 
 
 def test_sequence_examples_become_writable(tmp_path):
@@ -410,7 +410,7 @@ def test_sequence_examples_become_writable(tmp_path):
     example.context.feature["label"].CopyFrom(ints(1))
     example.feature_lists.feature_list["one"].feature.extend([ints(1), ints(2)])
     example.feature_lists.feature_list["many"].feature.extend([ints(1), ints(2, 3)])
-    path = write_records(tmp_path / "a", [example.SerializeToString()])
+    path = write_records(tmp_path / "a.tfrecord", [example.SerializeToString()])
     source = open_source(path)
     ((_, found),) = source.examples
     again = source.features.decode(source.features.encode(found))

@@ -4,7 +4,6 @@ import gc
 import gzip
 import io
 import json
-import multiprocessing
 import pickle
 import subprocess
 import tarfile
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import webdataset
 from PIL import Image as Pillow
-from written import fresh_process
 
 import covey
 from covey.cli import main
@@ -107,28 +105,6 @@ def test_label_of_json():
     assert {(ds[n]["text"], ds[n]["weight"]) for n in range(24)} == {
         (f"bird № {n}", n / 2) for n in range(24)
     }
-
-
-def _first_item(examples, results):
-    results.put(examples[0][0])
-
-
-def fork_and_read(directory):
-    examples = open_source(directory).examples
-    assert examples[0][0] == "sample000000"
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    process = context.Process(target=_first_item, args=(examples, results))
-    process.start()
-    first = results.get()
-    process.join()
-    return first
-
-
-def test_forked_process(tmp_path):
-    write_shards("birds-%06d.tar")
-    with fresh_process() as run:  # without JAX, which warns of a fork
-        assert run(fork_and_read, str(tmp_path)) == "sample000000"
 
 
 def test_splits_by_file_names():
@@ -319,7 +295,7 @@ def test_empty_archives(tmp_path, content):
 
 def test_options_of_other_formats():
     write_tar("a.tar", ("1.cls", b"1"))
-    for option in ("columns", "delimiter", "field"):
+    for option in ("columns", "field"):
         with pytest.raises(SourceError) as caught:
             open_source("a.tar", **{option: "x"})
         assert caught.value.option == option

@@ -3,8 +3,6 @@ ways."""
 
 import json
 import os
-import pickle
-import re
 import shutil
 from pathlib import Path
 
@@ -39,11 +37,6 @@ def names_of(source):
     return source.features["label"].names
 
 
-def classes_of(source):
-    """Return the class of each image by its file name."""
-    return {key: example["label"] for key, example in source.examples}
-
-
 def table(path, rows, header="x,label"):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     Path(path).write_text("".join(f"{row}\n" for row in (header, *rows)))
@@ -51,213 +44,6 @@ def table(path, rows, header="x,label"):
 
 
 ROWS = ["1,owl", "2,wren", "3,owl", "4,jay"]
-
-GROCERIES = [
-    f"{split}/{name}"
-    for split in ("train", "val", "test")
-    for name in ("Fruit/Banana", "Fruit/Apple/Royal-Gala", "Packages/Milk/Arla")
-]
-"""Splits with classes at two depths."""
-
-
-# Splits.
-
-
-def test_splits_of_class_directories():
-    source = open_splits(put("train/owl", "train/wren", "val/owl", "test/jay"))
-    assert list(source) == ["train", "val", "test"]
-    assert {split: classes_of(each) for split, each in source.items()} == {
-        "train": {
-            "owl/0.gif": "owl",
-            "owl/1.gif": "owl",
-            "wren/0.gif": "wren",
-            "wren/1.gif": "wren",
-        },
-        "val": {"owl/0.gif": "owl", "owl/1.gif": "owl"},
-        "test": {"jay/0.gif": "jay", "jay/1.gif": "jay"},
-    }
-    assert {names_of(each) for each in source.values()} == {("jay", "owl", "wren")}
-    assert [each.path for each in source.values()] == ["photos/train", "photos/val", "photos/test"]
-
-
-def test_splits_in_one_more_directory():
-    source = open_splits(put("birds/Train/owl", "birds/Test/owl"))
-    assert list(source) == ["Train", "Test"]
-    assert source["Test"].path == "photos/birds/Test"
-    assert classes_of(source["Test"]) == {"owl/0.gif": "owl", "owl/1.gif": "owl"}
-
-
-@pytest.mark.parametrize("extra", ["extra", "unlabelled/more", "Fruit/Banana"])
-def test_splits_and_one_more_directory(extra):
-    put("train/owl", "val/owl", "test/owl", extra)
-    with pytest.raises(SourceError) as caught:
-        open_splits("photos")
-    error = caught.value
-    assert error.reason.startswith("directories of splits are mixed with others: 'train' (2 images")
-    assert repr(extra.split("/")[0]) in error.reason
-    assert "splits='train,val,test'" in error.remedy
-    source = open_splits("photos", splits="train,val,test")
-    assert list(source) == ["train", "val", "test"]
-    assert names_of(source["train"]) == ("owl",)
-    (note,) = source.notes
-    assert note.startswith(f"not read: {extra.split('/')[0]!r} (2 images")
-
-
-def test_classes_at_two_depths_below_the_splits():
-    put(*GROCERIES)
-    with pytest.raises(SourceError) as caught:
-        open_splits("photos")
-    error = caught.value
-    assert "different depths below the splits" in error.reason
-    assert "'train' (6 images at depth 3 to 4), 'val'" in error.reason
-    assert all(each in error.remedy for each in ("class_depth=2", "class_from='last'", "'path'"))
-    assert names_of(open_splits("photos", class_depth=1)["val"]) == ("Fruit", "Packages")
-    assert names_of(open_splits("photos", class_depth=2)["val"]) == (
-        "Fruit/Apple",
-        "Fruit/Banana",
-        "Packages/Milk",
-    )
-    last = open_splits("photos", class_from="last")
-    assert names_of(last["val"]) == ("Arla", "Banana", "Royal-Gala")
-    path = open_splits("photos", class_from="path")
-    assert names_of(path["val"]) == ("Fruit/Apple/Royal-Gala", "Fruit/Banana", "Packages/Milk/Arla")
-    both = open_splits("photos", class_depth=2, class_from="last")
-    assert names_of(both["val"]) == ("Apple", "Banana", "Milk")
-
-
-def test_splits_below_classes():
-    put("owl/train", "owl/test", "wren/train", "wren/test")
-    with pytest.raises(SourceError, match="directories of splits are below others"):
-        open_splits("photos")
-    source = open_splits("photos", splits=["train", "test"])
-    assert classes_of(source["test"]) == {
-        "owl/test/0.gif": "owl",
-        "owl/test/1.gif": "owl",
-        "wren/test/0.gif": "wren",
-        "wren/test/1.gif": "wren",
-    }
-
-
-def test_splits_with_names_of_the_caller():
-    put("2019/owl", "2020/owl", "2021/wren")
-    assert names_of(open_source("photos")) == ("2019/owl", "2020/owl", "2021/wren")
-    source = open_splits("photos", splits=["2020", "2019"])
-    assert list(source) == ["2020", "2019"]
-    assert source.notes == ("not read: '2021' (2 images at depth 2)",)
-
-
-def test_split_that_does_not_exist():
-    put("train/owl", "extra/owl")
-    with pytest.raises(SourceError, match="no directory 'val' with images") as caught:
-        open_splits("photos", splits=["train", "val"])
-    assert (caught.value.option, caught.value.found) == ("splits", ("train", "val"))
-
-
-def test_splits_without_classes():
-    put("train", "test")
-    with pytest.raises(SourceError, match="contain images, but no class directories"):
-        open_splits("photos")
-    assert names_of(open_source("photos", splits="none")) == ("test", "train")
-
-
-def test_directories_of_splits_that_are_no_splits():
-    put("train/Fruit/Banana", "test/Fruit/Banana")
-    with pytest.raises(SourceError, match="'train', 'test' would be part of class names"):
-        open_source("photos", splits=[])
-    source = open_source("photos", splits=[], class_from="path")
-    assert names_of(source) == ("test/Fruit/Banana", "train/Fruit/Banana")
-    assert names_of(open_source("photos", splits=[], class_from="last")) == ("Banana",)
-
-
-def test_images_beside_the_splits():
-    put("train/owl", "val/owl", ".")
-    source = open_splits("photos")
-    assert source.notes == ("not read: '.' (2 images at depth 0)",)
-
-
-def test_empty_directory_of_a_split():
-    put("train/owl")
-    os.makedirs("photos/val/owl")
-    assert list(open_splits("photos")) == ["train"]
-
-
-# Classes.
-
-
-def test_nested_classes_of_one_depth():
-    put("Greek/alpha", "Greek/beta", "Latin/a")
-    assert names_of(open_source("photos")) == ("Greek/alpha", "Greek/beta", "Latin/a")
-
-
-def test_classes_at_two_depths():
-    put("owl", "owl/young", "wren")
-    with pytest.raises(SourceError, match="images are at different depths: 'owl'"):
-        open_source("photos")
-    assert names_of(open_source("photos", class_depth=1)) == ("owl", "wren")
-    assert names_of(open_source("photos", class_from="path")) == ("owl", "owl/young", "wren")
-
-
-def test_directories_of_one_name_are_one_class_on_request():
-    put("studio/owl", "outdoor/owl")
-    assert names_of(open_source("photos")) == ("outdoor/owl", "studio/owl")
-    source = open_source("photos", class_from="last")
-    assert names_of(source) == ("owl",)
-    assert len({key for key, _ in source.examples}) == 4
-
-
-def test_images_above_the_class_directories():
-    put("owl", "Greek/alpha")
-    items = list(open_source("photos", class_depth=2).examples)
-    assert [item.path for item in items if isinstance(item, SourceError)] == [
-        "photos/owl/0.gif",
-        "photos/owl/1.gif",
-    ]
-    with pytest.raises(SourceError) as caught:
-        open_source("photos", class_depth=3)
-    assert (caught.value.option, caught.value.found) == ("class_depth", 3)
-
-
-def test_many_directories_are_shortened():
-    put(*(f"class {number:03}" for number in range(100)), "train/owl", count=1)
-    with pytest.raises(SourceError) as caught:
-        open_source("photos")
-    assert caught.value.reason.endswith(" and 93 more")
-    assert "'train' (1 image at depth 2)" in caught.value.reason
-
-
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("splits", b"train"),
-        ("splits", 3),
-        ("splits", ["train", "train"]),
-        ("splits", [""]),
-        ("class_depth", 0),
-        ("class_depth", True),
-        ("class_from", "first"),
-    ],
-)
-def test_invalid_options(option, value):
-    with pytest.raises(SourceError) as caught:
-        open_source(put("owl"), **{option: value})
-    assert (caught.value.option, caught.value.found) == (option, value)
-
-
-def test_option_of_another_format():
-    with open("birds.csv", "w") as file:
-        file.write("x,label\n1,owl\n2,wren\n")
-    with pytest.raises(SourceError, match="the format of this source is 'CSV'") as caught:
-        open_source("birds.csv", class_depth=1)
-    assert (caught.value.option, caught.value.found) == ("class_depth", 1)
-
-
-def test_pickled_source():
-    source = pickle.loads(pickle.dumps(open_splits(put("train/owl", "val/owl"))))
-    assert classes_of(source["val"]) == {"owl/0.gif": "owl", "owl/1.gif": "owl"}
-
 
 # Writing.
 
@@ -311,24 +97,13 @@ def test_split_has_the_same_bytes_as_if_it_were_written_alone():
         assert records(Path("one/birds"), split) == records(Path("all/birds"), split)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("memory_limit", [1, 1 << 20])
+@pytest.mark.parametrize(("workers", "memory_limit"), [(1, 1), (2, 1 << 20)])
 def test_splits_do_not_depend_on_memory_and_workers(workers, memory_limit):
     put("train/owl", "train/wren", "val/owl", "val/jay")
     covey.write("photos", "default/birds", progress=False)
     options = {"workers": workers, "memory_limit": memory_limit}
     covey.write("photos", "other/birds", progress=False, **options)
     assert content(Path("other/birds")) == content(Path("default/birds"))
-
-
-def test_one_split_is_selected():
-    put("train/owl", "val/wren")
-    assert covey_write("photos", "data", "--split", "validation") == 0
-    assert list(open_splits("data")) == ["validation"]
-    assert counts("data", "validation") == {"wren": 2}
-    assert covey_write("photos", "data", "--split", "held", "--source-split", "train") == 0
-    assert counts("data", "held") == {"owl": 2}
-    assert covey_write("photos", "data", "--split", "test") == 1
 
 
 def test_source_without_splits_is_train():
@@ -342,24 +117,17 @@ def test_ambiguous_tree_exits_with_an_error(capsys):
     put("train/owl", "val/owl", "extra")
     assert covey_write("photos", "data") == 1
     error = capsys.readouterr().err
-    assert "'extra' (2 images at depth 1)" in error
-    assert "see --splits" in error
+    assert "'extra' (2 images)" in error
+    assert "pass --splits train,val to read these only, or pass --splits none" in error
     assert not os.path.exists("data")
-    assert covey_write("photos", "data", "--splits", "train,val") == 0
-    assert "note: not read: 'extra' (2 images at depth 1)" in capsys.readouterr().out
+    assert covey_write("photos", "data", "--splits=train", "--splits=val") == 0
+    assert "note: not read: 'extra' (2 images)" in capsys.readouterr().out
     assert list(open_splits("data")) == ["train", "val"]
-
-
-def test_options_of_classes(capsys):
-    put(*GROCERIES)
-    assert covey_write("photos", "data") == 1
-    for options, name in [
-        (["--class-from", "last"], "Banana"),
-        (["--class-from", "path"], "Fruit/Banana"),
-        (["--class-depth", "1"], "Fruit"),
-    ]:
-        assert covey_write("photos", f"data {name[-3:]}{len(name)}", *options) == 0
-        assert name in covey.open(f"data {name[-3:]}{len(name)}", split="val").class_names.values()
+    put("Fruit/Apple", root="nested")
+    assert covey_write("nested", "again", "--class-from", "path") == 0
+    assert counts("again", "train") == {"Fruit/Apple": 2}
+    assert covey_write("nested", "regex", "--class-from", "(?P<label>[a-z]+)/") == 0
+    assert counts("regex", "train") == {"ruit": 2}
 
 
 def test_overwrite_with_other_features():
@@ -407,63 +175,16 @@ def test_split_without_valid_examples():
     assert not os.path.exists("data")
 
 
-def test_options_of_a_path_in_python(capsys):
-    put("train/owl", "train/jay", "val/owl", "extra")
-    with pytest.raises(SourceError) as caught:
-        covey.write("photos", "data", progress=False)
-    assert "pass splits='train,val'" in caught.value.remedy
-    result = covey.write("photos", "data", splits="train,val", progress=False)
-    assert list(result.splits) == ["train", "val"]
-    assert result.notes == ("not read: 'extra' (2 images at depth 1)",)
-    assert all(result.notes[0] in text for text in (str(result), repr(result)))
-    result = covey.write(
-        "photos", "one", kind="image directory", splits=[], class_from="last", progress=False
-    )
-    assert (result.notes, result.classes) == ((), {"owl": 4, "jay": 2, "extra": 2})
-
-
-TREES = {
-    "splits, and images of no class": ["train/owl", "val/owl", "unsorted"],
-    "splits of nested classes, and others": [*GROCERIES, "extra/owl"],
-    "splits below classes": ["owl/train", "owl/test", "wren/train", "wren/test"],
-    "splits without classes": ["train", "test"],
-    "splits without classes, and others": ["train", "test", "owl"],
-    "classes at two depths": ["owl", "owl/young", "wren"],
-}
-
-
-@pytest.mark.parametrize("tree", TREES)
-def test_every_option_that_is_offered_is_accepted(tree):
-    put(*TREES[tree])
-    tried = offered = 0
-    pending = [{}]
-    while pending:
-        options = pending.pop()
-        try:
-            covey.write("photos", f"data{tried}", **options, progress=False)
-        except SourceError as error:
-            for clause in error.remedy.split(", or "):
-                found = dict(re.findall(r"(\w+)='?([\w,]+)'?", clause))
-                assert clause.startswith("pass ") == bool(found)
-                if found:
-                    found |= {name: int(v) for name, v in found.items() if name == "class_depth"}
-                    assert not found.keys() & options.keys()
-                    pending.append({**options, **found})
-                    offered += 1
-        tried += 1
-    assert tried == offered + 1 > 1
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("kind", "CSV"), ("splits", "none"), ("columns", ["x"]), ("class_depth", 1)],
+    [("kind", "CSV"), ("splits", "none"), ("columns", ["x"]), ("class_from", "last")],
 )
 def test_options_of_a_path_are_refused_for_examples(option, value):
     with pytest.raises(DatasetError, match="it is an option of a path") as caught:
         covey.write([{"x": 1, "label": "owl"}], "data", **{option: value})
     assert (caught.value.option, caught.value.found) == (option, value)
-    with pytest.raises(TypeError, match="did you mean 'class_depth'"):
-        covey.write("photos", "data", class_dept=1)
+    with pytest.raises(TypeError, match="did you mean 'class_from'"):
+        covey.write("photos", "data", class_form=1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'source'"):
         covey.write("photos", "data", source={})
 
@@ -480,15 +201,6 @@ def test_split_written_under_another_name(capsys):
     assert (caught.value.option, caught.value.found) == ("split", "valdation")
     with pytest.raises(SourceError, match="did you mean 'train'"):
         open_source("photos", split="trian")
-
-
-def test_repeated_options():
-    put("train/owl", "test/owl", "extra")
-    assert covey_write("photos", "data", "--splits=train", "--splits=test") == 0
-    assert list(open_splits("data")) == ["train", "test"]
-    Path("a.csv").write_text("hoot,owl\ntrill,wren\nhoot,owl\n")
-    assert covey_write("a.csv", "table", "--columns", "text", "--columns", "label") == 0
-    assert counts("table", "train") == {"owl": 2, "wren": 1}
 
 
 def test_hold_out_needs_one_split(capsys):
@@ -533,16 +245,6 @@ def test_mapping_of_sources():
     assert result.features["label"].names == ("jay", "owl", "wren")
     assert counts("data", "old") == {"owl": 2, "wren": 2}
     assert counts("data", "new") == {"jay": 2, "owl": 2}
-
-
-def test_tables_of_images_with_names_of_splits():
-    put(".", count=4)
-    Path("photos/train.csv").write_text("file,species\n0.gif,owl\n1.gif,wren\n2.gif,owl\n")
-    Path("photos/test.csv").write_text("file,species\n3.gif,jay\n")
-    assert covey_write("photos", "data") == 0
-    opened = covey.open("data", split="test")
-    assert opened.features["species"].names == ("jay", "owl", "wren")
-    assert len(opened.where(label="jay")) == len(opened) == 1
 
 
 def test_mapping_without_splits():
@@ -661,35 +363,3 @@ def test_images_that_no_row_lists(capsys):
     assert notes_of(capsys, "photos/metadata.csv") == (
         f"3 images in no row of 'metadata.csv': {listed}",
     )
-    os.rename("photos/metadata.csv", "photos/train.csv")
-    table("photos/test.csv", ["pics/2.gif,owl", "pics/3.gif,jay"], "file_name,label")
-    assert notes_of(capsys, "photos") == (
-        "3 images in no row of 'test.csv', 'train.csv': 'pics/4.gif', 'pics/more/0.gif', "
-        "'pics/more/1.gif'",
-    )
-    rows = [f"pics/{name}.gif,owl{n}" for n, name in enumerate(("4", "more/0", "more/1"))]
-    table("photos/val.csv", rows, "file_name,label")
-    assert notes_of(capsys, "photos") == ()
-
-
-def test_directories_without_data(capsys):
-    """Those of ZIP files of macOS, and hidden ones, are no part of a tree, nor of a message."""
-    put("train/owl", "train/jay", "test/owl")
-    put("__MACOSX/train/owl", "__MACOSX", "train/__MACOSX/owl", ".git/train")
-    assert notes_of(capsys, "photos") == ()
-    assert sorted(open_splits("photos")) == ["test", "train"]
-    put("extra/owl")
-    for source in ("photos", "photos/test"):
-        with pytest.raises(SourceError) as caught:
-            open_splits(source, kind="CSV") if source == "photos" else open_splits("photos")
-        assert "MACOSX" not in str(caught.value)
-        assert ".git" not in str(caught.value)
-    with pytest.raises(DatasetError) as caught:
-        covey.open("photos")
-    assert "MACOSX" not in str(caught.value)
-    os.makedirs("records/__MACOSX")
-    write = covey.RecordWriter
-    for path in ("records/a.tfrecord", "records/__MACOSX/b.tfrecord"):
-        with write(path) as writer:
-            writer.write(covey.Features({"x": "int64"}).encode({"x": 1}))
-    assert len(covey.open("records", progress=False)) == 1

@@ -21,7 +21,7 @@ MODULES = {
     "images": ["schema/pillow.py", "schema/images.py"],
     "audio": ["schema/audio.py"],
     "jpeg": ["schema/pillow.py"],
-    "parquet": ["sources/parquet.py"],
+    "parquet": ["sources/arrow.py"],
     "tensorflow": ["adapters/tensorflow.py"],
     "keras": ["adapters/keras.py"],
     "tfds": ["samplers/tfds.py"],

@@ -22,7 +22,7 @@ from covey.errors import (
     FeatureError,
     FormatError,
 )
-from covey.sources import Source, SourceSplits
+from covey.sources import Source, SourceSplits, media
 from covey.writing.commit import Staging
 
 NAMES = ("crow", "owl", "robin", "wren", "finch", "gull", "hawk", "ibis")
@@ -394,20 +394,18 @@ def test_append_and_overwrite_by_a_feature(tmp_path):
 
 
 def test_images_of_a_table_are_read_once(tmp_path, monkeypatch):
-    from covey.sources import image_table
-
     gif = bytes.fromhex("47494638396101000100800000000000ffffff2c00000000010001000002024401003b")
-    rows = [{"file": f"{n}.gif", **row} for n, row in enumerate(parted(9))]
+    rows = [{"file_name": f"{n}.gif", **row} for n, row in enumerate(parted(9))]
     for row in rows:
-        (tmp_path / row["file"]).write_bytes(gif)
+        (tmp_path / row["file_name"]).write_bytes(gif)
     as_csv(rows, tmp_path / "metadata.csv")
     read = []
-    monkeypatch.setattr(image_table, "read_image", lambda path: read.append(path) or gif)
+    monkeypatch.setattr(media, "read_file", lambda path, limit: read.append(path) or gif)
     with pytest.raises(FeatureError, match=r"the name of a split is '0\.gif'"):
-        covey.write(tmp_path, tmp_path / "out", split_by="file", label="label", progress=False)
+        covey.write(tmp_path, tmp_path / "out", split_by="file_name", label="label", progress=False)
     assert read == []
     covey.write(tmp_path, tmp_path / "out", split_by="split", label="label", progress=False)
-    assert sorted(read) == [str(tmp_path / row["file"]) for row in rows]
+    assert sorted(read) == [str(tmp_path / row["file_name"]) for row in rows]
 
 
 def faulty(value, name="split"):

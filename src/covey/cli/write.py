@@ -43,14 +43,15 @@ SUMMARY = "write labelled data as a TFRecord dataset, shuffled, sharded and inde
 
 # The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
-    "audio directory, image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, "
-    "WebDataset, TFRecords, TFDS directory"
+    "TFRecords, TFDS directory, NPZ, WebDataset, CSV, JSON Lines, JSON, Parquet, Arrow, "
+    "image table, audio table, image directory, audio directory"
 )
 
 EXAMPLES = """\
 examples:
   covey write photos data/birds                     a directory of images per class, or per split
   covey write photos data/birds --splits train,val --class-from last
+  covey write birds/labels.csv data/birds --images file    images that a table lists
   covey write birds.csv data/birds --label species
   covey write birds.csv data/birds --split-by split
   covey write birds.csv data/birds --type ring=str --default weight=-1
@@ -71,7 +72,7 @@ _MAX_NAMES = 3
 # fmt: off
 _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("source", "--kind", kind, None,
-     f"format of SOURCE (default: detected from its content): {KINDS}"),
+     f"format of SOURCE (default: by the names of files): {KINDS}"),
     ("source/label", "--label", str, None,
      "label feature (default: that of the format, the only ClassLabel, or a feature with a "
      "common name such as label, class or category)"),
@@ -79,21 +80,24 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("source", "--key", str, None,
      "feature that is unique to an example (default: its file, id or position)"),
     ("source", "--columns", [name_list], "NAMES",
-     "names of the columns of a table without a header, or of the elements of lists in JSON: "
-     "path,fine,coarse"),
+     "names of the columns of a table without a header: path,fine,coarse"),
     ("source", "--delimiter", str, "CHARACTER",
      "delimiter of a table, or tab (default: detected)"),
-    ("source", "--field", str, "PATH", "path of the examples in a JSON file: data.items"),
+    ("source", "--encoding", str, None,
+     "encoding of a table or of JSON, such as latin-1 or utf-16 (default: UTF-8)"),
+    ("source", "--field", str, "PATH", "path of the list of examples in a JSON file: data.items"),
+    ("source", "--images", str, "COLUMN",
+     "column of a table that names an image or sound for each row (default: file_name)"),
     ("source", "--source-split", str, "NAME",
      "split of SOURCE to read (default: that of --split)"),
     ("source", "--splits", [str], "NAMES",
      "directories of SOURCE that are splits, such as train,val,test, or none; other "
-     "directories are not read; may be repeated (default: detected by their names)"),
-    ("source", "--class-depth", positive, "N",
-     "name classes by the first N directories below the split (default: all directories, if "
-     "all files are at the same depth)"),
-    ("source", "--class-from", ("last", "path"), None,
-     "name classes by the last directory, or by the path of directories (default: path)"),
+     "directories are not read; may be repeated (default: the first directories, if all have "
+     "common names of splits)"),
+    ("source", "--class-from", str, "RULE",
+     "name classes by the path of directories (path), the last directory (last), or a regular "
+     "expression such as '^(?P<label>[^_]+)_', which is searched in the path of a file "
+     "(default: the first directory)"),
     ("source", "--type", [feature_type], "NAME=TYPE",
      "type of a feature, such as time=float64 or zip=str; may be repeated (default: that of "
      "the format, or inferred from the values)"),
@@ -143,7 +147,10 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
 # fmt: on
 
 # Options that are arguments of the same name, whose defaults are those of the function.
-_OF_OPEN = ("kind", "label", "columns", "delimiter", "field", "class_depth", "class_from")
+_OF_OPEN = (
+    *("kind", "label", "columns", "delimiter", "encoding", "field", "images"),
+    "class_from",
+)
 _OF_WRITE = (
     *("split", "split_by", "key", "name", "description", "sort_by_class", "seed", "shards"),
     *("records_per_shard", "shard_bytes", "compression_level", "mode", "memory_limit", "part"),

@@ -165,7 +165,7 @@ def _refuse_source(path: str, file: str | None = None) -> None:
     """Raise DatasetError if a local path is a source; `file` of it must not be a TFRecord file."""
     if file is None or not (is_record_file(os.path.basename(file)) or _has_records(file)):
         # covey.sources imports this module, and is not needed to open a dataset.
-        error = importlib.import_module("covey.sources.hint").source_hint(path)
+        error = importlib.import_module("covey.sources.registry").source_hint(path)
         if error is not None:
             raise error
 

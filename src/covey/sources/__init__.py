@@ -1,20 +1,11 @@
 """Labelled data in other formats, read as (key, example) pairs.
 
-:func:`open_source` detects the format of a file or directory by its content. Each module of this
-package registers the formats that it reads.
+:func:`open_source` finds the format of a file or directory by names. Each module of this package
+registers the formats that it reads.
 """
 
-from covey.sources import (  # noqa: F401
-    audio,
-    csv,
-    image_table,
-    images,
-    json,
-    npz,
-    parquet,
-    tar,
-    tfrecord,
-)
+# In the order of the rules of open_source.
+from covey.sources import tfrecord, npz, webdataset, csv, json, arrow, listed, directories  # noqa: F401, I001
 from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, open_splits, register
 from covey.sources.source import Item, LazyItems, Source, SourceOptions, SourceSplits
 from covey.sources.tfrecord import from_tfds_builder

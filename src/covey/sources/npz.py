@@ -29,7 +29,6 @@ from covey.splits import SPLIT_NAMES
 
 Arrays = dict[str, NDArray[Any]]
 
-_ZIP = b"PK\x03\x04"
 _SPLIT = re.compile(rf"(.+)_({'|'.join(sorted(SPLIT_NAMES))})", re.IGNORECASE)
 _NAMES = re.compile(r"_?names?$", re.IGNORECASE)
 _LABEL_STEMS = ("", "class", "classes", "label", "labels", "target")
@@ -88,26 +87,18 @@ def _as_python(value: Any) -> Any:
     return value.item() if isinstance(value, (np.str_, np.bytes_)) else value
 
 
-def _is_npz(probed: ProbedPath) -> bool:
-    import zipfile
-
-    if not probed.is_file or not probed.head.startswith(_ZIP):
-        return False
-    try:
-        with zipfile.ZipFile(probed.path) as archive:
-            return any(name.endswith(".npy") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return b".npy" in probed.head[:512]  # a corrupt archive is an error, not another format
-
-
-@register("NPZ", "an NPZ file of arrays with a row per example", recognise=_is_npz)
+@register(
+    "NPZ",
+    "an NPZ file of arrays with a row per example",
+    recognise=lambda probed: bool(probed.data_files(".npz")),
+)
 def open_npz(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open arrays, whose rows are keyed by their position. The arrays are held in memory.
 
     An array of strings with another length may contain the class names of another array. Scalars
     are ignored. Arrays with names such as ``x_train`` and ``x_test`` are those of several splits.
     """
-    path = check_file(probed, "NPZ")
+    path = check_file(probed, ".npz")
     arrays = {member: array for member, array in _load(path).items() if array.ndim}
     by_split = _split_members(arrays)
     if not by_split:

@@ -9,17 +9,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, TypedDict, overload
 
 from covey._text import count_of, outline
 from covey.errors import CoveyError, SourceError, closest, shorten
 from covey.errors import list_names as list_names
 from covey.schema import Features
-from covey.splits import SPLIT_ALIASES, split_of_file
+from covey.splits import SPLIT_ALIASES, SPLIT_NAMES, split_of_file
 from covey.urls import shown
 
 # A number in a file name, or a checksum.
 _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
+# A file of a split of any name, as Hugging Face writes it.
+_SHARD_OF_SPLIT = re.compile(r"([\w-]+)-\d{5}-of-\d{5}\.")
 
 Key = str | int
 Item = tuple[Key, dict[str, Any]] | SourceError
@@ -34,18 +36,21 @@ class SourceOptions:
     Args:
         label: Label feature (default: that of the format, or a feature with a common name). The
             label of class directories has this name (default: ``"label"``).
-        columns: Names of the columns of a table without a header, or of the elements of lists.
+        columns: Names of the columns of a table without a header.
         delimiter: Delimiter of a table (default: detected).
-        field: Path of the examples in a JSON file, such as ``"data.items"``.
+        encoding: Encoding of a table or of JSON, such as ``"latin-1"`` or ``"utf-16"`` (default:
+            UTF-8).
+        field: Path of the list of examples in a JSON file, such as ``"data.items"``.
+        images: Column of a table that names the file of an image or a sound for each row. The files
+            are in the directory of the table or below it; a name may lack its directory and its
+            extension.
         splits: Names of the directories that are splits, as a list or as ``"train,val"``; the
-            others are not read. ``"none"`` or an empty list if none are (default: directories with
-            common names of splits).
-        class_depth: Number of directories between the split and the files of a class; directories
-            below are ignored (default: all directories, whose number must be the same for all
-            files).
-        class_from: Whether the name of a class is that of the ``"last"`` of these directories, so
-            that directories of the same name are one class, or their ``"path"`` (default: the
-            path).
+            others are not read. ``"none"`` or an empty list if none are (default: the first
+            directories, if all have common names of splits).
+        class_from: What names the class of a file in a directory: ``"path"``, the path of all
+            directories above it; ``"last"``, the last of them; or a regular expression with one
+            group ``label``, such as ``r"^(?P<label>[^_]+)_"``, which is searched in the path of the
+            file below the split (default: the first directory).
 
     Raises:
         SourceError: If an option has an invalid value; ``option`` is its name.
@@ -54,10 +59,11 @@ class SourceOptions:
     label: str | None = None
     columns: Sequence[str] | None = None
     delimiter: str | None = None
+    encoding: str | None = None
     field: str | None = None
+    images: str | None = None
     splits: Sequence[str] | str | None = None
-    class_depth: int | None = None
-    class_from: Literal["last", "path"] | None = None
+    class_from: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.splits, str):
@@ -73,15 +79,13 @@ class SourceOptions:
             )
             _check(option, value, is_valid, "a list of distinct names")
             object.__setattr__(self, option, None if value is None else tuple(value))
-        for option in ("label", "delimiter", "field"):
+        for option in ("label", "delimiter", "encoding", "field", "images"):
             value = getattr(self, option)
             is_valid = value is None or (isinstance(value, str) and value != "")
             _check(option, value, is_valid, "a string that is not empty")
-        depth = self.class_depth
-        is_valid = depth is None or (type(depth) is int and depth >= 1)
-        _check("class_depth", depth, is_valid, "an integer >= 1")
-        is_valid = self.class_from in (None, "last", "path")
-        _check("class_from", self.class_from, is_valid, "'last' or 'path'")
+        _check("encoding", self.encoding, _is_encoding(self.encoding), "an encoding of Python")
+        allowed = "'path', 'last', or a regular expression with one group (?P<label>...)"
+        _check("class_from", self.class_from, _names_classes(self.class_from), allowed)
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that are not None."""
@@ -94,15 +98,33 @@ def _check(option: str, found: object, is_valid: bool, allowed: str) -> None:
         raise SourceError(option=option, found=found, allowed=allowed)
 
 
+def _is_encoding(name: str | None) -> bool:
+    try:
+        "".encode(name or "utf-8")
+    except LookupError:
+        return False
+    return True
+
+
+def _names_classes(rule: str | None) -> bool:
+    if rule in (None, "path", "last"):
+        return True
+    try:
+        return isinstance(rule, str) and list(re.compile(rule).groupindex) == ["label"]
+    except re.error:
+        return False
+
+
 class PathKeywords(TypedDict, total=False):
     """The options of :class:`SourceOptions` as keyword arguments, except ``label``."""
 
     columns: Sequence[str] | None
     delimiter: str | None
+    encoding: str | None
     field: str | None
+    images: str | None
     splits: Sequence[str] | str | None
-    class_depth: int | None
-    class_from: Literal["last", "path"] | None
+    class_from: str | None
 
 
 class SourceKeywords(PathKeywords, total=False):
@@ -278,7 +300,7 @@ def renaming_note(found: str, split: str) -> str:
 def open_split_files(
     files: Sequence[str], open_files: Callable[[list[str]], Source]
 ) -> Source | SourceSplits:
-    """Open files as splits if the name of each contains that of a split; otherwise as one source.
+    """Open files as splits if the name of each has that of a split; otherwise as one source.
 
     Args:
         files: Paths of the files.
@@ -286,12 +308,15 @@ def open_split_files(
     """
     by_split: dict[str, list[str]] = {}
     for file in files:
-        by_split.setdefault(split_of_file(file) or "", []).append(file)
-    if len(by_split) < 2 or "" in by_split:
-        return add_notes(open_files(list(files)), *_joining_notes("", files))
-    notes = itertools.chain(*(_joining_notes(split, each) for split, each in by_split.items()))
+        hub = _SHARD_OF_SPLIT.match(os.path.basename(file))
+        by_split.setdefault(split_of_file(file) or (hub[1] if hub else ""), []).append(file)
+    if not any(split.lower() in SPLIT_NAMES for split in by_split) or "" in by_split:
+        by_split = {"": list(files)}
+    notes = list(itertools.chain(*(_joining_notes(*each) for each in by_split.items())))
+    if len(by_split) == 1:
+        return add_notes(open_files(list(files)), *notes)
     openers = {split: partial(open_files, each) for split, each in by_split.items()}
-    return SourceSplits(openers, notes=tuple(notes))
+    return SourceSplits(openers, notes=notes)
 
 
 def _joining_notes(split: str, files: Sequence[str]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from covey.schema import Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
 from covey.schema.merge import add_classes
 from covey.schema.types import REQUIRED
-from covey.sources.registry import ProbedPath, open_source, read_head, register
+from covey.sources.registry import ProbedPath, open_source, register
 from covey.sources.source import (
     Item,
     Source,
@@ -44,7 +44,6 @@ from covey.sources.source import (
     source_error,
 )
 from covey.tfrecord import RecordReader
-from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import read_file
 
 # Records that are decoded together.
@@ -158,17 +157,12 @@ def _open(path: str | Sequence[str], **options: Any) -> tuple[Dataset, list[Sour
 
 
 def _record_files(probed: ProbedPath) -> list[str]:
-    """Return the TFRecord files at a path."""
-    if probed.is_file:
-        return [probed.path] if begins_like_records(probed.head) else []
-    files = drop_replaced(probed.files, _read_info)
-    if probed.files and not files:
-        raise source_error(probed.files[0], ALL_REPLACED)
-    found = {file for file in files if begins_like_records(read_head(file, 4096))}
-    if not found:
-        return []
-    # A shard whose first record is corrupt is an error, not another format.
-    return [f for f in files if f in found or (is_record_file(f) and os.path.getsize(f))]
+    """Return the TFRecord files at a path, by name."""
+    found = [file for file in probed.files if is_record_file(os.path.basename(file))]
+    current = found if probed.is_file else drop_replaced(found, _read_info)
+    if found and not current:
+        raise source_error(found[0], ALL_REPLACED)
+    return current
 
 
 def _read_info(directory: str) -> bytes | None:
@@ -181,8 +175,7 @@ def _read_info(directory: str) -> bytes | None:
 @register(
     "TFRecords",
     "a TFRecord file of Examples, a directory or a pattern of them",
-    recognise=lambda probed: bool(_record_files(probed)),
-    rank=3,
+    recognise=lambda probed: bool(_record_files(probed)) and not _prepared(probed),
 )
 def open_tfrecords(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open TFRecord files. All records are read once to infer their features."""
@@ -250,19 +243,21 @@ def _writable(kind: Feature) -> Feature:
 # TFDS directories.
 
 
-def _is_prepared(probed: ProbedPath) -> bool:
-    return {INFO_FILE, FEATURES_FILE} <= {os.path.basename(file) for file in probed.files}
+def _prepared(probed: ProbedPath) -> bool:
+    """Return whether a directory, or one below it, has the metadata of a dataset."""
+    files = {*probed.below}
+    homes = (os.path.dirname(path) for path in files if os.path.basename(path) == INFO_FILE)
+    return any(os.path.join(home, FEATURES_FILE) in files for home in homes)
 
 
-@register("TFDS directory", "a directory that TFDS or covey wrote", recognise=_is_prepared)
+@register("TFDS directory", "a directory that TFDS or covey wrote", recognise=_prepared)
 def open_tfds(probed: ProbedPath, options: SourceOptions) -> SourceSplits:
     """Open the splits of a TFDS directory. Images stay encoded."""
-    directory = probed.path
-    if not _is_prepared(probed):
+    if not _prepared(probed):
         raise source_error(
-            directory, f"found {probed.describe()}, but not {INFO_FILE} and {FEATURES_FILE}"
+            probed.path, f"found {probed.describe()}, but not {INFO_FILE} and {FEATURES_FILE}"
         )
-    layout = find_layout(directory)
+    layout = find_layout(probed.path)
     return SourceSplits(
         {split: partial(_open_split, layout, split, options.label) for split in layout.splits}
     )

@@ -106,8 +106,8 @@ def write(
             unlabelled. ``"auto"`` is that of the source or of the existing splits, the only
             ClassLabel, or a feature with a common name: label, class, target, category, intent or
             species; if there is none, an error lists the candidates.
-        kind: Format of a path, one of :data:`covey.sources.KINDS` (default: detected from the
-            content).
+        kind: Format of a path, one of :data:`covey.sources.KINDS` (default: see
+            :func:`covey.sources.open_source`).
         features: Features of the examples. The default is to infer them from all examples. All
             splits of a dataset have the same features.
         types: Dtypes of some features, by name, such as ``{"time": "float64"}``, if features are
@@ -150,7 +150,7 @@ def write(
         progress: Whether to show a progress bar. The default is to show it in a terminal.
         storage_options: Options of fsspec for a URL, such as credentials.
         source: Options of :class:`covey.sources.SourceOptions` for a path: ``columns``,
-            ``delimiter``, ``field``, ``splits``, ``class_depth`` and ``class_from``.
+            ``delimiter``, ``encoding``, ``field``, ``images``, ``splits`` and ``class_from``.
 
     Returns:
         A summary of the written split, or of the first one; ``splits`` has those of all splits.

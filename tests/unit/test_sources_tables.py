@@ -1,9 +1,10 @@
-"""Tables: types, headers, encodings; errors name the line, and the other items are read."""
+"""Tables and JSON: types, encodings; errors name the line, and the other items are read."""
 
 import csv
 import gzip
 import json
 import math
+import pickle
 
 import pytest
 from engines import ThreadEngine, digests
@@ -12,11 +13,7 @@ from write_cases import in_parts, locally
 from written import column, write
 
 from covey import ClassLabel, Tensor, errors
-from covey.sources import csv as tables
 from covey.sources import open_source, open_splits
-from covey.sources.csv import CsvTable
-from covey.sources.registry import HEAD_BYTES
-from covey.sources.text import text_head
 
 SourceError = errors.SourceError
 
@@ -265,25 +262,12 @@ def test_cell_larger_than_the_limit_of_csv(write_file):
         list(csv.reader(["y" * (limit + 1)]))
 
 
-def test_cell_larger_than_the_limit(write_file, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_CELL_CHARACTERS", 1000)
-    path = write_file(f"name,n\n{'x' * 1001},1\nowl,2\n", "birds.csv")
-    tables._csv.cache_clear()
-    try:
-        first, second = read(open_source(path))
-    finally:
-        tables._csv.cache_clear()
-    assert first == (2, "the row cannot be parsed: field larger than field limit (1000)")
-    assert second == (1, {"name": "owl", "n": 2})
-
-
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [
         ("a,b,a\n1,2,3\n", 1, "two columns have the name 'a'"),
         ("a,b\n", 1, "there is no row after the header"),
         (b"\xe9,b\n1,2\n", 1, "byte 0xe9 is not valid UTF-8"),
-        ("sep=;\n", 2, "there is no row after the line 'sep=;\\n'"),
         ("\n", 1, "the file is empty; the first line must be a header"),
     ],
 )
@@ -295,27 +279,36 @@ def test_invalid_tables(write_file, content, line, reason):
     assert caught.value.reason == reason
 
 
-@pytest.mark.parametrize("encoding", ["utf-32", "utf-16-le"])
-def test_unsupported_encodings(write_file, encoding):
-    path = write_file("a,b\n1,2\n".encode(encoding), "birds.csv")
-    with pytest.raises(SourceError, match=r"birds.csv: the encoding is .*; must be UTF-8, or UTF-"):
-        open_source(path)
-
-
 def rows(source):
     return [list(example.values()) for _, example in source.examples]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", [None, "utf-8-sig", "utf-16", "latin-1"])
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_encodings_and_compression(write_file, encoding, compress):
-    content = "name;note\r\nété;1\r\n雀;2\r\n"
-    path = write_file(compress(content.encode(encoding)))
-    assert rows(open_source(path)) == [["été", 1], ["雀", 2]]
-    path = write_file(compress(json.dumps([{"name": "été"}], ensure_ascii=False).encode(encoding)))
-    assert rows(open_source(path)) == [["été"]]
-    path = write_file(compress('{"name": "été"}\n{"name": "雀"}\n'.encode(encoding)))
-    assert (open_source(path).kind, rows(open_source(path))) == ("JSON Lines", [["été"], ["雀"]])
+    """Any encoding but UTF-8 is an option; without it, an error names the first invalid byte."""
+    option = {} if encoding in (None, "utf-8-sig") else {"encoding": encoding}
+    path = write_file(compress("name;note\r\nété;1\r\n".encode(encoding or "utf-8")), "a.csv")
+    assert rows(open_source(path, **option)) == [["été", 1]]
+    lines = '{"name": "été"}\n{"name": "x"}\n'.encode(encoding or "utf-8")
+    found = open_source(write_file(compress(lines), "a.json"), **option)
+    assert (found.kind, rows(found)) == ("JSON Lines", [["été"], ["x"]])
+    if option:
+        item = next(iter(open_source(path).examples)) if encoding == "latin-1" else None
+        with pytest.raises(SourceError, match=r"is not valid UTF-8; pass encoding=") as caught:
+            open_source(path) if item is None else throw(item)
+        assert caught.value.line == (1 if encoding == "utf-16" else 2)
+
+
+def throw(error):
+    raise error
+
+
+@pytest.mark.parametrize("encoding", ["utf-32", "hex", ""])
+def test_invalid_encodings(write_file, encoding):
+    path = write_file("a,b\n1,2\n")
+    with pytest.raises(SourceError):
+        open_source(path, encoding=encoding)
 
 
 def test_truncated_gzip(write_file):
@@ -328,85 +321,28 @@ def test_truncated_gzip(write_file):
     assert reason.startswith("the text from here on cannot be decompressed: ")
 
 
-def test_detection_decompresses_few_bytes():
-    bomb = gzip.compress(b"a,b\n" + b"0" * (64 << 20))
-    assert len(text_head(bomb)) == HEAD_BYTES
-
-
 def test_long_lines(write_file, monkeypatch):
-    monkeypatch.setattr("covey.sources.text.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("covey.sources.text.MAX_LINE_CHARACTERS", 100)
     path = write_file("a,b\n1,2\n" + "x" * 200 + "\n")
-    assert read(open_source(path))[1] == (3, "a line has more than 100 bytes")
+    assert read(open_source(path))[1] == (3, "a line has more than 100 characters")
 
 
-HEADERLESS = [
-    ("1,2\n3,4\n", "'1' is a number, like the cells below it"),
-    ("1,2\n", "'1' is a number"),
-    ("owl,1.5\nwren,2\n", "'1.5' is a number, like the cells below it"),
-    ("a/1.jpg,owl\na/2.JPG,wren\n", "'a/1.jpg' is a file name, like the cells below it"),
-    ("what is it,query\nwho is it,person\nhow is it,query\n", "'query' occurs again below"),
-    ("unknown,1\n3,2\n", "'1' is a number, like the cells below it"),
-]
-
-
-@pytest.mark.parametrize(("content", "why"), HEADERLESS)
-def test_tables_without_a_header(write_file, content, why):
-    path = write_file(content, "birds.csv")
-    with pytest.raises(SourceError) as caught:
-        open_source(path)
-    error = caught.value
-    assert (error.option, error.allowed, error.line) == ("columns", "the names of the 2 columns", 1)
-    assert error.reason.endswith(f"; it is not a header: {why}")
-    source = open_source(path, columns=("a", "b"))
-    assert (source.length, list(source.features)) == (content.count("\n"), ["a", "b"])
-    assert next(iter(source.examples))[1]["a"] in (1, "owl", "a/1.jpg", "what is it", "unknown")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "0,1,2\n3,4,5\n",  # as pandas writes columns without names
-        "name,2019,2020,2021\nowl,1,2,3\n",
-        "text,label\ntext,label\na,b\n",
-        "sepal.length,petal.width\n5.1,1.5\n",
-        "day,value\n2020-01-01,NA\n2020-01-02,4\n",
-        "hello,goodbye\nsalut,ciao\n",  # ambiguous
-        "a,b\n",
-    ],
-)
-def test_headers(write_file, content):
-    header = content.partition("\n")[0].split(",")
-    assert CsvTable.open(str(write_file(content))).names == tuple(header)
-
-
-def test_columns(write_file):
-    path = write_file("owl;1\nwren;2\n")
-    assert read(open_source(path, columns=["name", "n"])) == [
-        (0, {"name": "owl", "n": 1}),
-        (1, {"name": "wren", "n": 2}),
+def test_the_first_row_is_the_header(write_file):
+    """Whether it is one is not guessed: columns= has the names of a table without a header."""
+    path = write_file("a/1.jpg,owl\na/2.jpg,wren\n")
+    assert read(open_source(path)) == [(0, {"a/1.jpg": "a/2.jpg", "owl": "wren"})]
+    source = open_source(path, columns=("path", "label"))
+    assert read(source) == [
+        (0, {"path": "a/1.jpg", "label": "owl"}),
+        (1, {"path": "a/2.jpg", "label": "wren"}),
     ]
-    # A header with the same names is a header.
-    path = write_file("0,1\n3,4\n")
-    assert read(open_source(path, columns=["0", "1"])) == [(0, {"0": 3, "1": 4})]
-
-
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        (("a",), "the first row is 2 cells, 'n', 'name'"),
-        (("a", "b"), "the first row is 2 cells, 'n', 'name', which is a header"),
-    ],
-)
-def test_invalid_columns(write_file, columns, reason):
-    content = "n,name\n1,owl\n2,wren\n"
+    assert read(open_source(write_file("x,n\n3,4\n"), columns=["x", "n"])) == [
+        (0, {"x": 3, "n": 4})
+    ]
     with pytest.raises(SourceError) as caught:
-        open_source(write_file(content), columns=columns)
-    assert caught.value.reason == reason
-
-
-@pytest.mark.parametrize("content", ["sep=:\na:b\n1:2\n", '\ufeff"sep=:"\r\na:b\r\n1:2\r\n'])
-def test_delimiter_in_the_first_line(write_file, content):
-    assert read(open_source(write_file(content))) == [(0, {"a": 1, "b": 2})]
+        open_source(path, columns=["path"])
+    assert (caught.value.option, caught.value.allowed) == ("columns", "the names of the 2 columns")
+    assert open_source(path).label_hint == "pass columns= if the first row is not a header"
 
 
 @pytest.mark.parametrize(("given", "character"), [(":", ":"), ("\\t", "\t"), ("tab", "\t")])
@@ -426,19 +362,12 @@ def test_invalid_delimiter(write_file, given):
     ("name", "content", "names"),
     [
         ("a.csv", "name\nowl\n", ["name"]),
-        ("a.tsv", "name\nowl\n", ["name"]),
         ("a.tsv", "a,b\tc,d\n1,2\t3,4\n", ["a,b", "c,d"]),
-        ("a.txt", "a,b\n1,2\n", ["a", "b"]),
+        ("a.csv", ",name\n0,owl\n", ["column_1", "name"]),  # as pandas writes its index
     ],
 )
-def test_extension_of_tables(write_file, name, content, names):
+def test_names_of_columns(write_file, name, content, names):
     assert list(open_source(write_file(content, name)).features) == names
-
-
-def test_prose_is_not_a_table(write_file):
-    prose = "Dear all,\n\nI saw an owl, or two.\nYours,\nJenny, who\nwrites, often, too, much\n"
-    with pytest.raises(SourceError, match="which has no supported format"):
-        open_source(write_file(prose, "letter.txt"))
 
 
 def test_several_tables(write_file, tmp_path):
@@ -457,14 +386,102 @@ def test_several_tables(write_file, tmp_path):
         open_source(tmp_path)
 
 
-def test_tables_of_splits(write_file, tmp_path):
-    write_file("x,label\n1,owl\n", "train.csv")
-    write_file(gzip.compress(b"x,label\n2,owl\n3,wren\n"), "birds_test.csv.gz")
-    splits = open_splits(tmp_path)
-    assert {name: source.length for name, source in splits.items()} == {"train": 1, "test": 2}
-    assert open_source(tmp_path, split="train").path == str(tmp_path / "train.csv")
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["train.csv", "birds_test.csv.gz"], ["train", "test"]),
+        (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "all-00000-of-00001.csv"], None),
+        (["data/train.csv", "data/validation.csv"], ["train", "validation"]),
+        (["train/a.csv", "test/b.csv"], ["train", "test"]),
+    ],
+)
+def test_tables_of_splits(write_file, tmp_path, files, splits):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_file(gzip.compress(b"x\n2\n") if name.endswith(".gz") else "x\n1\n", name)
+    found = open_splits(tmp_path)
+    assert set(found) == set(splits or ["train", "all"])
+    assert all(
+        source.length == 1 + (name == "train" and not splits) for name, source in found.items()
+    )
 
 
-def test_column_without_a_name(write_file):
-    source = open_source(write_file(",name\n0,owl\n1,wren\n"))  # as pandas writes its index
-    assert list(source.features) == ["column_1", "name"]
+# JSON.
+
+
+def lines(*values):
+    return "".join(each if isinstance(each, str) else json.dumps(each) + "\n" for each in values)
+
+
+OBJECTS = [{"text": "hi", "label": "greet"}, {"text": "bye", "label": None, "n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "field", "kind"),
+    [
+        ("a.jsonl", lines(OBJECTS[0], "\n", OBJECTS[1]), None, "JSON Lines"),
+        ("a.jsonl.gz", gzip.compress(lines(*OBJECTS).encode()), None, "JSON Lines"),
+        ("a.json", lines(*OBJECTS), None, "JSON Lines"),
+        ("a.json", json.dumps(OBJECTS, indent=1), None, "JSON"),
+        ("a.json.gz", gzip.compress(json.dumps(OBJECTS).encode()), None, "JSON"),
+        ("a.json", json.dumps({"version": 1, "data": {"items": OBJECTS}}), "data.items", "JSON"),
+    ],
+)
+def test_json(write_file, name, content, field, kind):
+    source = open_source(write_file(content, name), field=field)
+    assert (source.kind, source.label) == (kind, "label")
+    first, second = source.examples
+    assert first == (0, OBJECTS[0])
+    assert isinstance(second, SourceError)
+    assert (second.feature, second.reason) == (
+        "label",
+        "the label is missing; the object has 'text', 'n'",
+    )
+    again = pickle.loads(pickle.dumps(source.examples))
+    assert next(iter(again)) == first
+
+
+def test_errors_of_lines(write_file):
+    good = {"x": 1, "label": "owl"}
+    bad = ['{"x": 1,\n', "[1]\n", '{"x": 1} {"x": 2}\n', {"x": 2}]
+    deep = '{"x": ' + "[" * 100_000 + "\n"
+    path = write_file(lines(good, *bad, deep, "7\n").encode() + b'{"x": "\xe9"}\n', "a.jsonl")
+    found = read(open_source(path))
+    assert found[0] == (0, good)
+    assert [line for line, _ in found[1:]] == [2, 3, 4, 5, 6, 7, 8]
+    reasons = [reason for _, reason in found[1:]]
+    assert [each.startswith("is not valid JSON") for each in reasons[:3]] == [True, False, True]
+    assert reasons[1] == "found a list of 1 number; must be an object"
+    assert reasons[5:] == ["found a number; must be an object", "byte 0xe9 is not valid UTF-8"]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "reason"),
+    [
+        ("[]", None, "there is no example in this file"),
+        ('{"a" 1}', 1, "is not valid JSON: Expecting ':' delimiter at column 6"),
+        ('[{"x": 1},\n]', 2, "is not valid JSON: "),
+        (b'{"a":\n {"x": "\xff"}}', 2, "byte 0xff is not valid UTF-8"),
+        ("[" * 100_000, 1, ""),
+        ("[" + "9" * 5000 + "]", 1, "is not valid JSON: "),
+        ('"text"', None, "found a string"),
+        ('["a", "b"]', None, "found a list of 2 strings"),
+        ('{"b17": {"species": "owl"}}', None, "found an object"),
+    ],
+)
+def test_invalid_json(write_file, content, line, reason):
+    with pytest.raises(SourceError) as caught:
+        open_source(write_file(content), kind="JSON")
+    assert caught.value.line == line
+    assert caught.value.reason.startswith(reason)
+
+
+def test_lists_in_an_object_are_named(write_file):
+    path = write_file(json.dumps({"train": OBJECTS, "x": {"y": OBJECTS, "z": [1]}}), "a.json")
+    for field in (None, "z", "x.z"):
+        with pytest.raises(SourceError) as caught:
+            open_source(path, field=field)
+        assert (caught.value.option, caught.value.found) == ("field", field)
+    with pytest.raises(SourceError, match=r"such as 'train', 'x.y'; .*; pass field='train'"):
+        open_source(path)
+    assert len(list(open_source(path, field="x.y").examples)) == 2

@@ -1,0 +1,474 @@
+"""WebDataset shards: tar files whose members are the fields of samples.
+
+Adjacent members with the same name up to the first dot are one sample::
+
+    000017.jpg  000017.cls  000017.json  000018.jpg  000018.cls  ...
+
+Shards are read in order. One pass over their headers counts the samples and finds the fields.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+import re
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FeatureError, FormatError, SourceError
+from covey.labels import find_label_name
+from covey.schema import ClassLabel, Features, Image, Tensor
+from covey.schema.image_inputs import MAX_IMAGE_BYTES
+from covey.sources.media import check_image
+from covey.sources.registry import ProbedPath, open_files, register
+from covey.sources.source import (
+    Item,
+    Source,
+    SourceOptions,
+    SourceSplits,
+    as_source_error,
+    check_label,
+    source_error,
+)
+from covey.untrusted import MAX_METADATA_BYTES, RegularFile, brief, check_path, read_file
+
+EXTENSIONS = (".tar", ".tgz")
+MAX_MEMBER_BYTES = MAX_IMAGE_BYTES
+"""Maximum size of a member."""
+MAX_MEMBERS = 1 << 24
+"""Maximum number of members of a shard."""
+MAX_SUFFIXES = 1000
+"""Maximum number of different suffixes in all shards."""
+# A pax header, or a long name. tarfile searches it in quadratic time.
+_MAX_HEADER_BYTES = 1 << 14
+_MAX_LABEL_BYTES = 4096
+_BLOCK_BYTES = 512
+_CLASS_NAMES_FILE = "classnames.txt"
+
+# As in the webdataset library: the suffix begins at the first dot of the file name.
+_MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+_METADATA = re.compile(r"__[^/]*__($|/)")
+_INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
+_KINDS = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "gif", "bmp", "webp"), "image"),
+    **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a"), "audio"),
+    **dict.fromkeys(("txt", "text", "transcript", "html", "htm"), "text"),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "label"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+    "npy": "array",
+}
+
+
+def _kind_of(suffix: str) -> str:
+    """Return the kind of a field: image, audio, text, label, json, array or bytes."""
+    return _KINDS.get(suffix.rpartition(".")[2], "bytes")
+
+
+# Archives.
+
+
+class _HeaderReader(io.RawIOBase):
+    """A tar file, of which only headers are read; tarfile trusts the sizes in them."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__()
+        self._file = file
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return cast("bytes", self._file.read(size))
+
+
+def _members(path: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
+    """Yield the members of a shard, and the file to read them from.
+
+    Raises:
+        SourceError, tarfile.TarError, OSError, EOFError: If the rest of the file is not valid.
+    """
+    with RegularFile(path) as raw, io.BufferedReader(raw) as plain:
+        is_compressed = plain.peek(2)[:2] == b"\x1f\x8b"
+        file: Any = gzip.GzipFile(fileobj=plain, mode="rb") if is_compressed else plain
+        size = None if is_compressed else raw.stat().st_size
+        end, count = 0, 0
+        with tarfile.open(fileobj=cast("BinaryIO", _HeaderReader(file)), mode="r:") as tar:
+            while (info := tar.next()) is not None:
+                count += 1
+                # A negative size would make tarfile read the same headers again.
+                if info.size < 0 or info.offset_data < end or count > MAX_MEMBERS:
+                    reason = f"more than {MAX_MEMBERS} members" if info.size >= 0 else "its size"
+                    raise source_error(path, f"the header is not valid: {reason}")
+                is_plain = info.isreg() and not info.issparse()
+                end = info.offset_data + (info.size if is_plain else 0)
+                if size is not None and end > size:
+                    raise source_error(path, f"{brief(info.name)} is truncated")
+                yield info, file
+                tar.members = []  # type: ignore[attr-defined]
+            # tarfile takes a header that is not valid for the end of the archive.
+            file.seek(tar.offset)
+            if file.read(_BLOCK_BYTES) != bytes(_BLOCK_BYTES):
+                raise source_error(path, f"there is no end of the archive at byte {tar.offset}")
+
+
+@dataclass
+class TarSample:
+    """A sample of a shard."""
+
+    key: str
+    fields: dict[str, bytes | None] = field(default_factory=dict)
+    """The content of each suffix; None if it was not requested."""
+    error: SourceError | None = None
+
+    def add(self, info: tarfile.TarInfo, suffix: str, path: str) -> bool:
+        """Add a member; return whether it is valid."""
+        reason = _member_fault(info, suffix)
+        if suffix in self.fields:
+            reason = "the sample has two members with this suffix"
+        if reason is not None:
+            error = source_error(path, f"member {brief(info.name)}: {reason}")
+            self.error = self.error or error
+            return False
+        self.fields[suffix] = None
+        return True
+
+
+def _member_fault(info: tarfile.TarInfo, suffix: str) -> str | None:
+    """Return the reason why a member is not a field; None if it is."""
+    if not info.isreg() or info.issparse():
+        kinds = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link"}
+        kind = "a sparse file" if info.issparse() else kinds.get(info.type, "a special file")
+        return f"it is {kind}; must be a regular file"
+    if info.size > MAX_MEMBER_BYTES:
+        return f"it has {info.size:,} bytes; must be at most {MAX_MEMBER_BYTES:,}"
+    if _kind_of(suffix) == "label" and info.size > _MAX_LABEL_BYTES:
+        return f"the label has {info.size} bytes; must be at most {_MAX_LABEL_BYTES}"
+    try:
+        check_path(info.name.removeprefix("./"), "the name")
+    except FormatError as error:
+        return error.reason
+    return None
+
+
+def _samples(path: str, is_read: Callable[[int, str], bool]) -> Iterator[TarSample]:
+    """Yield the samples of a shard; the last one has an error if the rest cannot be read.
+
+    Args:
+        path: The shard.
+        is_read: Function of the position of a sample and a suffix: whether to read the field.
+    """
+    sample: TarSample | None = None
+    position = -1
+    try:
+        for info, file in _members(path):
+            name = info.name.removeprefix("./")
+            found = _MEMBER.fullmatch(name)
+            if info.isdir() or found is None or _METADATA.match(name):
+                continue
+            key, suffix = found[1], found[2].lower()
+            if sample is None or key != sample.key:
+                if sample is not None:
+                    yield sample
+                sample, position = TarSample(key), position + 1
+            if sample.add(info, suffix, path) and is_read(position, suffix):
+                file.seek(info.offset_data)
+                sample.fields[suffix] = data = file.read(info.size)
+                if len(data) != info.size:
+                    raise EOFError(f"{brief(info.name)} is truncated")
+    except (tarfile.TarError, SourceError, OSError, EOFError, zlib.error, RecursionError) as error:
+        if sample is not None:
+            yield sample
+        reason = error.reason if isinstance(error, SourceError) else str(error)
+        reason = f"this member and all that follow cannot be read: {reason or type(error).__name__}"
+        sample = TarSample(f"/{path}", error=source_error(path, reason))
+    if sample is not None:
+        yield sample
+
+
+# Values.
+
+
+def _decode(data: bytes, kind: str) -> Any:
+    """Return the value of a member.
+
+    Raises:
+        SourceError: If it is not valid.
+    """
+    match kind:
+        case "image":
+            return check_image(data)
+        case "array":
+            return _decode_array(data)
+        case "audio" | "bytes":
+            return data
+    try:
+        text = data.decode()
+        return json.loads(text) if kind == "json" else text.strip() if kind == "label" else text
+    except UnicodeDecodeError as error:
+        raise SourceError(f"byte {data[error.start]:#04x} is not valid UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"is not valid JSON: {error}") from None
+
+
+def _decode_array(data: bytes) -> NDArray[Any]:
+    """Return the array of an NPY file, whose size is compared with its header."""
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read: Any = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(file)
+        at = file.tell()
+        if dtype.hasobject or len(data) - at != math.prod(shape) * dtype.itemsize:
+            raise ValueError("its size does not match its header, or it needs pickle")
+        array = np.frombuffer(data, dtype, offset=at)
+        return array.reshape(shape, order="F" if is_fortran else "C")
+    except (ValueError, EOFError) as error:
+        raise SourceError(f"is not a valid NPY file: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class _TarItems:
+    """The samples of shards as examples, read in order in every pass."""
+
+    files: Sequence[str]
+    counts: Sequence[int]
+    """Number of samples of each shard."""
+    names: Mapping[str, str]
+    """Feature of every suffix."""
+    strings: frozenset[str]
+    """Suffixes of labels that are not all integers."""
+    shard_names: Sequence[str] | None
+    """Names that precede keys, if two shards have the same key."""
+    repeated: frozenset[str]
+    """Keys that occur twice nevertheless."""
+    label: str | None = None
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def __iter__(self) -> Iterator[Item]:
+        return self.read_range(0, len(self))
+
+    def read_range(self, begin: int, end: int) -> Iterator[Item]:
+        """Yield the items from one position to another; other shards are not opened."""
+        first = 0
+        for shard, count in enumerate(self.counts):
+            if first < end and begin < first + count:
+                yield from self._read_shard(shard, begin - first, end - first)
+            first += count
+
+    def _read_shard(self, shard: int, begin: int, end: int) -> Iterator[Item]:
+        path = self.files[shard]
+        prefix = "" if self.shard_names is None else f"{self.shard_names[shard]}/"
+        seen: set[str] = set()
+        samples = _samples(path, lambda position, suffix: begin <= position < end)
+        for position, sample in enumerate(samples):
+            if position >= end:
+                return
+            key = prefix + sample.key
+            if key in seen:
+                reason = f"the key {brief(key)} occurs twice; members of a sample must be adjacent"
+                sample.error = sample.error or source_error(path, reason)
+            if key in self.repeated:
+                seen.add(key)
+            if position >= begin:
+                yield sample.error or self._item(key, sample, path)
+
+    def _item(self, key: str, sample: TarSample, path: str) -> Item:
+        example: dict[str, Any] = {}
+        for suffix, data in sample.fields.items():
+            try:
+                if suffix not in self.names or data is None:
+                    raise SourceError("the file was changed after it was opened")
+                self._add(example, suffix, data)
+            except (SourceError, ValueError) as error:
+                reason = error.reason if isinstance(error, SourceError) else str(error)
+                return source_error(path, f"member {brief(f'{sample.key}.{suffix}')}: {reason}")
+        if self.label is not None and example.get(self.label, "") == "":
+            reason = f"sample {brief(sample.key)}: the label is missing"
+            return source_error(path, reason, feature=self.label)
+        return key, example
+
+    def _add(self, example: dict[str, Any], suffix: str, data: bytes) -> None:
+        """Add the features of a member to an example."""
+        name, kind = self.names[suffix], _kind_of(suffix)
+        value = _decode(data, kind)
+        if kind == "label" and suffix not in self.strings:
+            value = int(value) if value else value
+        if kind == "json" and suffix == name and isinstance(value, dict):
+            taken = self.names.values()
+            for each, inner in value.items():
+                if inner is None:
+                    continue
+                into = example.setdefault(name, {}) if each in taken else example
+                into[each] = inner
+            return
+        example[name] = value
+
+
+# Shards.
+
+
+@register(
+    "WebDataset",
+    "a WebDataset tar file, a directory or a pattern of them",
+    recognise=lambda probed: bool(probed.data_files(*EXTENSIONS)),
+)
+def open_tar(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
+    """Open tar files of samples, keyed by their names. Nothing is extracted to disk."""
+    return open_files(probed, EXTENSIONS, partial(_open_shards, probed.path, options.label))
+
+
+@dataclass
+class _Survey:
+    """What the headers and the labels of shards say."""
+
+    keys: list[list[str]] = field(default_factory=list)
+    """Keys of the samples of each shard."""
+    suffixes: dict[str, None] = field(default_factory=dict)
+    combinations: dict[tuple[str, ...], None] = field(default_factory=dict)
+    """Suffixes that samples have together."""
+    strings: set[str] = field(default_factory=set)
+    """Suffixes of labels that are not all integers."""
+    classes: set[str] = field(default_factory=set)
+    """Values of the label ``cls``."""
+
+    def add_shard(self, path: str) -> None:
+        """Read the headers of a shard. Its content is read if it is compressed."""
+        keys: list[str] = []
+        self.keys.append(keys)
+        for sample in _samples(path, lambda _, suffix: _kind_of(suffix) == "label"):
+            keys.append(sample.key)
+            self.suffixes.update(dict.fromkeys(sample.fields))
+            if len(self.suffixes) > MAX_SUFFIXES:
+                raise source_error(path, f"there are more than {MAX_SUFFIXES} different suffixes")
+            self.combinations[tuple(sample.fields)] = None
+            for suffix, data in sample.fields.items():
+                value = (data or b"").strip()
+                if value and not _INTEGER.fullmatch(value):
+                    self.strings.add(suffix)
+                if value and suffix == "cls":
+                    self.classes.add(value.decode(errors="replace"))
+
+    def shard_names(self, files: Sequence[str]) -> list[str] | None:
+        """Return the names of shards that precede keys; None if all keys are different."""
+        if len({key for keys in self.keys for key in keys}) == sum(map(len, self.keys)):
+            return None
+        names = [os.path.basename(file) for file in files]
+        return names if len(set(names)) == len(names) else list(files)
+
+    def repeated(self, names: Sequence[str] | None) -> frozenset[str]:
+        """Return the keys with the names of their shards that occur twice."""
+        if names is None:
+            return frozenset()
+        found: set[str] = set()
+        for name, keys in zip(names, self.keys, strict=True):
+            found.update(f"{name}/{key}" for key, count in Counter(keys).items() if count > 1)
+        return frozenset(found)
+
+    def feature_names(self) -> dict[str, str]:
+        """Return the feature of every suffix.
+
+        ``jpg`` is ``image``, ``left.jpg`` is ``left``. Where two suffixes of a sample would be the
+        same feature, they are features of their own names.
+        """
+        common = ("image", "audio", "text")
+        names = {}
+        for suffix in self.suffixes:
+            stem, kind = suffix.rpartition(".")[0], _kind_of(suffix)
+            names[suffix] = stem.replace(".", "_") or (kind if kind in common else suffix)
+        for combination in self.combinations:
+            found = [names[suffix] for suffix in combination]
+            for suffix, name in zip(combination, found, strict=True):
+                if found.count(name) > 1:
+                    names[suffix] = suffix.replace(".", "_")
+        return names
+
+
+def _open_shards(path: str, label: str | None, files: list[str]) -> Source:
+    """Open the shards of one split."""
+    survey = _Survey()
+    for file in files:
+        survey.add_shard(file)
+    shard_names = survey.shard_names(files)
+    items = _TarItems(
+        tuple(files),
+        tuple(map(len, survey.keys)),
+        survey.feature_names(),
+        frozenset(survey.strings),
+        shard_names,
+        survey.repeated(shard_names),
+    )
+    names = _first_names(items, path)
+    check_label(label, names, path)
+    label = label or ("cls" if "cls" in names else find_label_name(names))
+    try:
+        features = _features(survey, items, label)
+    except FeatureError as error:
+        raise as_source_error(error, path) from None
+    items = replace(items, label=label)
+    return Source("WebDataset", path, items, length=len(items), features=features, label=label)
+
+
+def _first_names(items: _TarItems, path: str) -> list[str]:
+    """Return the features of the first valid sample.
+
+    Raises:
+        SourceError: If there is no sample; the error of the first one, if none is valid.
+    """
+    first = source_error(path, "there is no member of the form KEY.SUFFIX")
+    for position, item in enumerate(items):
+        if not isinstance(item, SourceError):
+            return list(item[1])
+        first = item if position == 0 else first
+    raise first
+
+
+def _features(survey: _Survey, items: _TarItems, label: str | None) -> Features | None:
+    """Return the schema; None if it must be inferred, because of JSON or arrays."""
+    kinds: dict[str, Any] = {}
+    for suffix, name in items.names.items():
+        kind = _kind_of(suffix)
+        if kind in ("json", "array"):
+            return None
+        is_string = kind == "text" or suffix in items.strings
+        plain = Tensor("str") if is_string else Tensor("int64" if kind == "label" else "bytes")
+        kinds[name] = Image() if kind == "image" else plain
+        if name == label == "cls":
+            kinds[name] = _class_label(survey, items.files[0]) or kinds[name]
+    return Features(kinds)
+
+
+def _class_label(survey: _Survey, shard: str) -> ClassLabel | None:
+    """Return the classes of ``cls``: strings, or integers that ``classnames.txt`` names."""
+    if "cls" in survey.strings:
+        return ClassLabel(names=tuple(sorted(survey.classes)))
+    home = os.path.dirname(os.path.abspath(shard))
+    for directory in (home, os.path.dirname(home)):
+        path = os.path.join(directory, _CLASS_NAMES_FILE)
+        if os.path.isfile(path):
+            names = read_file(path, MAX_METADATA_BYTES).decode(errors="replace").splitlines()
+            names = [name.strip() for name in names]
+            ids = map(int, survey.classes)
+            # Two classes of ImageNet have the same name.
+            if len(set(names)) == len(names) and all(-1 <= each < len(names) for each in ids):
+                return ClassLabel(names=tuple(names))
+    return None
