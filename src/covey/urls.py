@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote, unquote, unquote_plus
+from urllib.parse import quote, unquote
 
 from covey.errors import DatasetError, StorageError
 
@@ -44,9 +43,6 @@ _HOST = re.compile(r"[^:]*(:\d+)?|\[[^\]]*\](:\d+)?")
 LOCATION_OPTIONS = frozenset(
     ("endpoint_url", "host", "port", "account_name", "project", "repo", "org", "sha", "fo")
 )
-
-# Shorter parts of a URL or of storage options also occur in other strings.
-_MIN_SECRET_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,49 +244,9 @@ def shown(text: str) -> str:
     return text[: found.start()] + "::".join(_shown_part(part) for part in parts)
 
 
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the message of a driver without secrets; its URLs are converted by `shown`."""
-    for secret in sorted(set(secrets), key=len, reverse=True):
-        text = text.replace(secret, "***")
+def redact(text: str) -> str:
+    """Return a text whose URLs are converted by :func:`shown`."""
     return _IN_TEXT.sub(lambda found: shown(found[0]), text)
-
-
-def find_secrets(url: str, options: Mapping[str, Any]) -> set[str]:
-    """Return the secrets that messages of a driver may contain.
-
-    Args:
-        url: A URL with user name, password and query.
-        options: The storage options of its driver.
-    """
-    spelled = (each for secret in _url_secrets(url) for each in _spellings(secret))
-    return {*_option_secrets(options), *(s for s in spelled if len(s) >= _MIN_SECRET_LENGTH)}
-
-
-def _url_secrets(url: str) -> set[str]:
-    """Return the parts of a URL that `shown` removes."""
-    found: set[str] = set()
-    for part in _chain(url):
-        match = _SCHEME.match(part)
-        if match is None:
-            continue
-        rest = part[match.end() :]
-        visible = _shown_part(part)[match.end() :]
-        if visible == rest:
-            continue
-        # Hidden is everything before the host and after the path.
-        begin = rest.find(visible) if visible != _HIDDEN else -1
-        before = rest if begin < 0 else rest[:begin]
-        after = "" if begin < 0 else rest[begin + len(visible) :]
-        for hidden in (before.rstrip("@"), after.lstrip("?#")):
-            pieces = [hidden, *re.split(r"[&;]", hidden), hidden.partition(":")[2]]
-            pieces += re.split(r"[\[\]:]", hidden)  # parsers of IP addresses show such parts
-            pieces += [piece.partition("=")[2] for piece in re.split(r"[&;#]", hidden)]
-            found.update(pieces)
-            found.add(base64.b64encode(unquote(hidden).encode(errors="replace")).decode())
-    return found
-
-
-_HIDDEN = "***"
 
 
 def _chain(text: str) -> list[str]:
@@ -362,44 +318,7 @@ def _shown_part(part: str) -> str:
     # it, but may be part of a query.
     before, _, after = rest.rpartition("@")
     return (
-        f"{scheme}{_HIDDEN}"
+        f"{scheme}***"
         if re.search("[?#]", before)
         else scheme + _HTTP_QUERY.split(after, maxsplit=1)[0]
     )
-
-
-def _option_secrets(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the values of storage options in the notations of drivers.
-
-    Of options that identify the server, only the credentials of a URL are yielded. A short value
-    also occurs in other strings: it is yielded together with its name.
-    """
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _option_secrets(each, str(key))
-        return
-    if isinstance(value, (list, tuple, set, frozenset)):
-        for each in value:
-            yield from _option_secrets(each, name)
-        return
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    if value is None or not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        return
-    text = str(value)
-    values = {text, text.rpartition(" ")[2]}  # of "Bearer <token>"
-    secrets = _url_secrets(text) if name in LOCATION_OPTIONS else values
-    for secret in filter(None, secrets):
-        for each in _spellings(secret):
-            if len(each) >= _MIN_SECRET_LENGTH:
-                yield each
-            elif name:
-                for key in (name, repr(name), f'"{name}"'):
-                    for shown_value in (each, repr(each), f'"{each}"'):
-                        yield from (f"{key}{mark}{shown_value}" for mark in ("=", ": ", ":"))
-
-
-def _spellings(secret: str) -> Iterator[str]:
-    """Yield the notations of a secret in messages."""
-    for each in {secret, unquote(secret), unquote_plus(secret)}:
-        yield from (each, quote(each), quote(each, safe=""), repr(each)[1:-1])

@@ -19,8 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from servers import S3, Objects, directory_server, range_server
 
 from covey.storage import Storage, open_storage
-from covey.storage.cache_entry import BLOCK_BYTES
-from covey.storage.range_cache import CachedFile, fetched
+from covey.storage.range_cache import BLOCK_BYTES, CachedFile, fetched
 
 COUNTER = itertools.count()
 

@@ -365,7 +365,7 @@ def test_failed_requests(change):
     assert all(".tmp" in name for name in names[:2])  # a file that is written and removed
     target = new_target(before=before)
     for number in (0, *range(2, switch + 1)):
-        with failing(number, number + 1), pytest.raises(StoragePermissionError, match="no access"):
+        with failing(number, number + 1), pytest.raises(StoragePermissionError, match="refused"):
             change.apply(target)
         assert target.files() == before
     kept = {name: data for name, data in before.items() if has_token(name)}
@@ -373,7 +373,7 @@ def test_failed_requests(change):
         target, is_old = new_target(before=before), number <= switch
         with (
             failing(number, None),
-            pytest.raises(StoragePermissionError if is_old else CommittedError, match="no access"),
+            pytest.raises(StoragePermissionError if is_old else CommittedError, match="refused"),
         ):
             change.apply(target)
         assert read_splits(target) == (old if is_old else new)

@@ -20,9 +20,7 @@ from covey.errors import (
     StoragePermissionError,
 )
 from covey.storage import open_storage
-from covey.storage.errors import ErrorKind, classify
-from covey.storage.filesystem import RemoteFilesystem
-from covey.storage.requests import Request, run_all, run_one
+from covey.storage.driver import Driver, UnsupportedOperationError, classify
 from covey.urls import Url
 
 
@@ -115,26 +113,19 @@ def test_timeout_of_a_driver(faulty):
 
 
 def test_default_timeout():
-    client = open_storage("http://host/x")._filesystem.filesystem.client_kwargs
+    client = open_storage("http://host/x")._driver.filesystem.client_kwargs
     assert client["timeout"].sock_read > 0
 
 
 def test_timeout_of_a_request():
-    attempts = []
-
-    async def call(_):
-        attempts.append(None)
-        if len(attempts) == 1:
-            await asyncio.Event().wait()
-        return b"found"
-
-    files = RemoteFilesystem(Url.parse("asynchronous://x"), {})
-    assert run_one(Request(files, "asynchronous://x", "reading", call, timeout_s=0.05)) == b"found"
+    driver = Driver(Url.parse("asynchronous://x"), {})
+    with pytest.raises(TimeoutError):
+        driver.wait(asyncio.sleep, 60, timeout=0.05)
 
 
 # aiohttp repeats a request by itself if the server closes the connection without a response.
 @pytest.mark.parametrize(
-    ("fault", "times", "reason"), [("503", 5, "503"), ("mute", 10, "closed|disconnected")]
+    ("fault", "times", "reason"), [("503", 5, "503"), ("mute", 10, "Closed|Disconnected")]
 )
 @pytest.mark.parametrize("how", READ)
 def test_number_of_attempts(faulty, how, fault, times, reason):
@@ -199,48 +190,27 @@ def test_body_without_an_end():
     assert not complete
 
 
-def test_number_of_requests_in_flight():
-    in_flight, most = 0, []
-
-    async def call(_):
-        nonlocal in_flight
-        in_flight += 1
-        most.append(in_flight)
-        await asyncio.sleep(0.01)
-        in_flight -= 1
-
-    files = RemoteFilesystem(Url.parse("asynchronous://x"), {})
-    for size, limit in [(10, 2), (90, 1), (0, 3)]:
-        most.clear()
-        requests = [
-            Request(files, "asynchronous://x", "waiting", call, bytes=size) for _ in range(10)
-        ]
-        found = list(run_all(requests, max_requests=3, max_bytes=20))
-        assert len(found) == len(most) == 10
-        assert max(most) <= limit
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (OSError(), ErrorKind.RETRY),
-        (OSError(errno.EBUSY, "SlowDown"), ErrorKind.RETRY),
-        (TimeoutError(), ErrorKind.RETRY),
-        (EOFError(), ErrorKind.RETRY),
-        (OSError(errno.EINVAL, "no"), ErrorKind.FATAL),
-        (OSError(errno.ENOSPC, "full"), ErrorKind.FATAL),
-        (StorageError("explained"), ErrorKind.FATAL),
-        (NotImplementedError(), ErrorKind.FATAL),
-        (KeyError("x"), ErrorKind.FATAL),
-        (IsADirectoryError(), ErrorKind.FATAL),
-        (FileNotFoundError(), ErrorKind.MISSING),
-        (PermissionError(), ErrorKind.REFUSED),
-        (FileChangedError(), ErrorKind.CHANGED),
-        (ssl.SSLCertVerificationError(), ErrorKind.FATAL),
-        (type("RefreshError", (Exception,), {})(), ErrorKind.REFUSED),
-        (type("ClientPayloadError", (Exception,), {})(), ErrorKind.RETRY),
-        (type("HTTPError", (Exception,), {"code": 412})(), ErrorKind.CHANGED),
-        (type("HTTPError", (Exception,), {"status": 502})(), ErrorKind.RETRY),
+        (OSError(), None),
+        (OSError(errno.EBUSY, "SlowDown"), None),
+        (TimeoutError(), None),
+        (EOFError(), None),
+        (OSError(errno.EINVAL, "no"), StorageError),
+        (OSError(errno.ENOSPC, "full"), StorageError),
+        (StorageError("explained"), StorageError),
+        (NotImplementedError(), UnsupportedOperationError),
+        (KeyError("x"), StorageError),
+        (IsADirectoryError(), StorageError),
+        (FileNotFoundError(), StorageNotFoundError),
+        (PermissionError(), StoragePermissionError),
+        (FileChangedError(), FileChangedError),
+        (ssl.SSLCertVerificationError(), StorageError),
+        (type("RefreshError", (Exception,), {})(), StoragePermissionError),
+        (type("ClientPayloadError", (Exception,), {})(), None),
+        (type("HTTPError", (Exception,), {"code": 412})(), FileChangedError),
+        (type("HTTPError", (Exception,), {"status": 502})(), None),
     ],
     ids=repr,
 )
@@ -316,19 +286,6 @@ def test_seek_within_prefetched_ranges(web):
     begins = sorted(int(wanted.split("=")[1].split("-")[0]) for wanted in objects.reads())
     assert begins[:4] == [0, 1 << 18, 3 << 18, 7 << 18]
     assert 2_000_000 not in begins
-
-
-def test_closing_a_stream_joins_its_threads():
-    place = memory_location()
-    place.put("x", content(10_000_000))
-    place.storage.read(place.at("x"))
-    before = set(threading.enumerate())
-    stream = place.storage.open_stream(place.at("x"))
-    assert len(stream.read(600_000)) == 600_000
-    started = set(threading.enumerate()) - before
-    assert started
-    stream.close()
-    assert not [thread for thread in started if thread.is_alive()]
 
 
 def test_small_buffer():

@@ -16,57 +16,27 @@ def _environment(monkeypatch, tmp_path):
     monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
 
 
-def fallback(tmp_path):
-    return tmp_path / f"covey-cache-{os.getuid()}"
-
-
 OTHER_USER = 12345
 
 
 @pytest.fixture
 def owners(monkeypatch):
-    """Owners of paths in the results of ``stat`` and ``lstat``; without root, chown is denied."""
-    owners = {}
+    """Owners of paths in the results of ``stat``; without root, chown is denied."""
+    owners, real = {}, os.stat
 
-    def replaced(name, real):
-        def call(path, *args, **options):
-            found = real(path, *args, **options)
-            uid = owners.get((name, str(path)), found.st_uid)
-            return os.stat_result((*found[:4], uid, *found[5:]))
+    def stat(path, *args, **options):
+        found = real(path, *args, **options)
+        uid = owners.get(str(path), found.st_uid)
+        return os.stat_result((*found[:4], uid, *found[5:]))
 
-        return call
-
-    for name in ("stat", "lstat"):
-        monkeypatch.setattr(os, name, replaced(name, getattr(os, name)))
+    monkeypatch.setattr(os, "stat", stat)
     return owners
 
 
-def give_away(owners, path, *calls):
-    for call in calls or ("stat", "lstat"):
-        owners[call, str(path)] = OTHER_USER
-
-
-def foreign_directory(owners, directory):
-    directory.mkdir(parents=True)
-    give_away(owners, directory)
-
-
-def foreign_link(owners, directory):
-    (directory.parent / "target").mkdir(parents=True)
-    directory.symlink_to(directory.parent / "target")
-    give_away(owners, directory, "lstat")
-
-
-def foreign_target(owners, directory):
-    (directory.parent / "target").mkdir(parents=True)
-    directory.symlink_to(directory.parent / "target")
-    give_away(owners, directory, "stat")
-
-
 def test_path_of_each_platform(monkeypatch, tmp_path):
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "mine"))
-    assert cache_directory() == tmp_path / "mine"
-    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "below" / "mine"))
+    assert cache_directory() == tmp_path / "below" / "mine"
+    assert (tmp_path / "below" / "mine").stat().st_mode & 0o777 == 0o700
     monkeypatch.delenv("COVEY_CACHE")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -76,95 +46,71 @@ def test_path_of_each_platform(monkeypatch, tmp_path):
     assert cache_directory() == tmp_path / "home" / ".cache" / "covey"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cache_directory() == tmp_path / "home" / "Library" / "Caches" / "covey"
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "link"))
+    assert cache_directory() == tmp_path / "link"
 
 
-def test_directory_is_not_writable(monkeypatch, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    assert cache_directory() == fallback(tmp_path)
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="COVEY_CACHE.*is not writable"):
-        assert cache_directory() == fallback(tmp_path)
-
-
-@pytest.mark.parametrize("make", [foreign_directory, foreign_link, foreign_target])
-@pytest.mark.parametrize(
-    ("variable", "below"),
-    [("COVEY_CACHE", "."), ("XDG_CACHE_HOME", "covey"), ("HOME", ".cache/covey")],
-)
-def test_directory_of_another_user(monkeypatch, tmp_path, owners, variable, below, make):
-    monkeypatch.setenv(variable, str(tmp_path / "mine"))
-    make(owners, tmp_path / "mine" / below)
-    with pytest.warns(UserWarning, match=r"mine.* using .*covey-cache-"):
-        assert cache_directory() == fallback(tmp_path)
-    assert fallback(tmp_path).stat().st_mode & 0o7777 == 0o700
-
-
-def test_parent_of_another_user(monkeypatch, tmp_path, owners):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
-    foreign_directory(owners, tmp_path / "theirs")
-    with pytest.warns(UserWarning, match="directory of another user"):
-        assert cache_directory() == fallback(tmp_path)
-
-
-@pytest.mark.parametrize("mode", [0o770, 0o1777])
-@pytest.mark.parametrize("variable", ["COVEY_CACHE", "XDG_CACHE_HOME"])
-def test_mode_of_an_own_directory(monkeypatch, tmp_path, variable, mode):
-    monkeypatch.setenv(variable, str(tmp_path / "mine"))
-    directory = tmp_path / "mine" / {"COVEY_CACHE": "."}.get(variable, "covey")
-    directory.mkdir(parents=True)
-    directory.chmod(mode)
-    expected = directory
-    if variable == "COVEY_CACHE" and mode == 0o1777:  # sticky, as /tmp is
-        expected = directory / f"covey-{os.getuid()}"
-    assert cache_directory() == expected
-    assert expected.stat().st_mode & 0o7777 == 0o700
-    if expected != directory:
-        assert directory.stat().st_mode & 0o7777 == mode
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o2775])
-def test_shared_directory(monkeypatch, tmp_path, owners, mode):
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "shared"))
-    foreign_directory(owners, tmp_path / "shared")
-    (tmp_path / "shared").chmod(mode)
-    own = tmp_path / "shared" / f"covey-{os.getuid()}"
-    assert cache_directory() == own
-    assert own.stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "shared").stat().st_mode & 0o7777 == mode
-    give_away(owners, own)
-    with pytest.warns(UserWarning, match=r"belongs to user 12345; using .*covey-cache-"):
-        assert cache_directory() == fallback(tmp_path)
-
-
-@pytest.mark.parametrize("make", [foreign_directory, foreign_link])
-def test_subdirectory_of_another_user(monkeypatch, tmp_path, owners, make):
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "mine"))
-    make(owners, cache_directory() / "blocks")
-    with pytest.raises(StorageError) as caught:
-        cache.DiskCache(1).entry_path("blocks", "x")
-    assert caught.value.path == str(tmp_path / "mine" / "blocks")
-
-
-def test_no_usable_directory(monkeypatch, tmp_path, owners):
-    (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    foreign_directory(owners, fallback(tmp_path))
-    with pytest.raises(StorageError) as caught:
-        cache_directory()
-    assert caught.value.path == str(fallback(tmp_path))
-    assert "set COVEY_CACHE" in caught.value.remedy
-
-
-def test_no_home_directory(monkeypatch, tmp_path):
+def no_home(monkeypatch, tmp_path, owners):
     def home():
         raise RuntimeError
 
     monkeypatch.setattr(cache.Path, "home", home)
-    assert cache_directory() == fallback(tmp_path)
-    (tmp_path / "link").symlink_to(cache_directory())
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "link"))
-    assert cache_directory() == tmp_path / "link"
+
+
+def unwritable_home(monkeypatch, tmp_path, owners):
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+
+
+def home_of_another_user(monkeypatch, tmp_path, owners):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / ".cache" / "covey").mkdir(parents=True)
+    owners[str(tmp_path / "home" / ".cache" / "covey")] = OTHER_USER
+
+
+@pytest.mark.parametrize("change", [no_home, unwritable_home, home_of_another_user])
+def test_no_directory_of_the_user(monkeypatch, tmp_path, owners, change):
+    change(monkeypatch, tmp_path, owners)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert cache_directory() == tmp_path / f"covey-cache-{os.getuid()}"
+    owners[str(cache_directory())] = OTHER_USER
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        cache_directory()
+
+
+def test_refused_directories(monkeypatch, tmp_path, owners):
+    directory = tmp_path / "mine"
+    monkeypatch.setenv("COVEY_CACHE", str(directory))
+    directory.write_bytes(b"a file")
+    with pytest.raises(StorageError, match="not a writable directory; set COVEY_CACHE") as caught:
+        cache_directory()
+    assert caught.value.path == str(directory)
+    directory.unlink()
+    for name in (".", "blocks"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        owners.clear()
+        owners[str(directory / name)] = OTHER_USER
+        with pytest.raises(StorageError, match="belongs to user 12345; set COVEY_CACHE") as caught:
+            cache.DiskCache(1).entry_path("blocks", "x")
+        assert caught.value.path == str(directory / name)
+    owners.clear()
+    (directory / "blocks").rmdir()
+    (directory / "blocks").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="not a writable directory"):
+        cache.DiskCache(1).entry_path("blocks", "x")
+
+
+def test_modes(monkeypatch, tmp_path):
+    """Only the subdirectories are private: the directory may be one that others list."""
+    directory = tmp_path / "mine"
+    (directory / "blocks").mkdir(parents=True)
+    for path in (directory, directory / "blocks"):
+        path.chmod(0o775)
+    monkeypatch.setenv("COVEY_CACHE", str(directory))
+    cache.DiskCache(1).entry_path("blocks", "x")
+    modes = [path.stat().st_mode & 0o7777 for path in (directory, directory / "blocks")]
+    assert modes == [0o775, 0o700]
 
 
 def test_cache_limit(monkeypatch):

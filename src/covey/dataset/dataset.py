@@ -218,6 +218,13 @@ class Dataset:
             self._check_strings(features.find(columns, self.label), ids)
         return columns
 
+    @property
+    def prefetch(self) -> Callable[[Ids, int], int | None] | None:
+        """Starts to fetch remote examples, as `Gatherer.prefetch`; None if they are local."""
+        if not self._gatherer.is_remote:
+            return None
+        return lambda ids, limit: self._gatherer.prefetch(self._selection.take(ids), limit)
+
     def _as_stored(self, features: Features) -> Features:
         """Return features with the label as it is stored, if its class ids are replaced."""
         stored = self._stored_label

@@ -38,13 +38,16 @@ from covey.index.format import (
     index_names,
 )
 from covey.index.read import Index, max_array_bytes, read_index, read_metadata
-from covey.storage import Stat, cache_limit, remove_stale_temporaries
+from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
 from covey.storage.cache import DiskCache
 from covey.storage.local import index_temporary
 from covey.untrusted import RegularFile, os_errors
 
 # Upper bound of the size of the metadata of an index, to reserve space in the cache.
 _METADATA_BYTES = 1 << 16
+
+# A longer array is read by concurrent requests.
+_MAX_READ_BYTES = 8 << 20
 
 
 # Finding.
@@ -298,7 +301,7 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
         directory.mkdir(mode=0o700, exist_ok=True)
         for part, limit in limits.items():
             try:
-                stream = storage.open_stream(storage.join(files.directory, names[part]))
+                stream = _open_array(storage, storage.join(files.directory, names[part]), limit)
             except FileNotFoundError:  # the index is incomplete
                 continue
             with stream:
@@ -308,6 +311,18 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
         with contextlib.suppress(StorageError):  # an index larger than the cache is used once
             _make_room(directory, 0)
     return directory
+
+
+def _open_array(storage: Storage, path: str, limit: int) -> BinaryIO:
+    """Open a file of an index; a short one is read by one request."""
+    if limit <= _MAX_READ_BYTES:
+        try:
+            return io.BytesIO(storage.read(path, limit))
+        except FileNotFoundError:
+            raise
+        except StorageError:  # it is longer than its records
+            pass
+    return storage.open_stream(path)
 
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:

@@ -32,6 +32,10 @@ SELECT_ALL = "all"
 
 NativeColumns = tuple[NDArray[Any], ...]
 
+Prefetch = Callable[[Ids, int], "int | None"]
+"""Starts to fetch remote examples if that needs at most a number of bytes, and returns the bytes;
+else returns None."""
+
 # The native core builds batches of images if it decodes most of the first ones; Python decodes the
 # others, one after the other.
 _PROBED_IMAGES = 32
@@ -175,6 +179,11 @@ class BatchFormat:
     def is_native(self) -> bool:
         """Whether the native core can build batches without Python."""
         return not (self.has_hooks or self._padding or self.options.images.ragged)
+
+    @property
+    def prefetch(self) -> Prefetch | None:
+        """Starts to fetch examples; None if they are local."""
+        return self.examples.prefetch
 
     @property
     def pads_to_longest(self) -> bool:
@@ -420,6 +429,11 @@ class RawFormat:
 
     def __init__(self, examples: Dataset) -> None:
         self.examples = examples
+
+    @property
+    def prefetch(self) -> Prefetch | None:
+        """As :attr:`BatchFormat.prefetch`."""
+        return self.examples.prefetch
 
     def build(
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]

@@ -9,7 +9,7 @@ import mmap
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import DaemonThreads, ordered_map
 from covey.errors import ClosedError
-from covey.loader.batch import BatchFormat, Format, Ids
+from covey.loader.batch import BatchFormat, Format, Ids, Prefetch
 from covey.loader.options import LoadOptions
+from covey.loader.read_ahead import ReadAhead
 from covey.plan import Plan
 from covey.plan.base import BatchKey
 from covey.schema.codec import RowArray
@@ -167,7 +168,7 @@ def start_producer(
         if source is not None:
             rows, allocate = len(ids[0]), allocate or allocate_aligned
             return NativeProducer(builder, format, source, steps, rows, options, allocate)
-    return ThreadedProducer(builder, steps, options)
+    return ThreadedProducer(builder, steps, options, format.prefetch)
 
 
 class Producer(ABC):
@@ -314,17 +315,34 @@ class ThreadedProducer(Producer):
     """Lets Python threads build batches, one batch per task.
 
     It pays where decoding releases the interpreter lock: images, compressed and remote shards.
+
+    Args:
+        builder: Builds a batch.
+        steps: Number of steps.
+        options: Threads and prefetching.
+        fetch: Starts to fetch remote examples; None if they are local.
     """
 
-    def __init__(self, builder: BatchBuilder, steps: int, options: LoadOptions) -> None:
+    def __init__(
+        self, builder: BatchBuilder, steps: int, options: LoadOptions, fetch: Prefetch | None
+    ) -> None:
         self._builder = builder
+        self._steps = steps
+        self._ahead: ReadAhead | None = None
+        if fetch is not None:
+            self._ahead = ReadAhead(lambda step: builder.draw(step)[0], fetch, steps)
         threads = min(options.thread_count, steps)
         prefetch = 2 * threads if options.prefetch is None else options.prefetch
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
-        tasks = (partial(builder, step) for step in range(steps))
         # A generator: a StopIteration of a hook becomes a RuntimeError.
-        self._batches = ordered_map(tasks, self._threads, prefetch)
+        self._batches = ordered_map(self._tasks(), self._threads, prefetch)
         super().__init__()
+
+    def _tasks(self) -> Iterator[Callable[[], Any]]:
+        for step in range(self._steps):
+            if self._ahead is not None:
+                self._ahead.fetch(step)
+            yield partial(self._builder, step)
 
     def next(self) -> Any:
         return next(self._batches)

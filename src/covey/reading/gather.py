@@ -163,6 +163,22 @@ class Gatherer(ForkAware):
             opened.map(opened.gather.missing(ids))
         return opened.gather, self._check
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether shards are remote."""
+        return any(table.files.storage.is_remote for table in self.tables)
+
+    def prefetch(self, ids: Ids, limit: int) -> int | None:
+        """Start to fetch remote records into the cache, so that reading them does not wait.
+
+        Returns:
+            The bytes that were requested, without those in the cache; None if more than `limit`
+            bytes, or more than the cache has room for, are missing.
+        """
+        with contextlib.suppress(CoveyError):  # raised again when the records are read
+            return self._open().prefetch(self.rows.segments(ids), limit)
+        return 0
+
     def _can_map(self, opened: OpenShards, ids: Ids) -> bool:
         """Return whether to read from maps; not if too many remote shards must be pinned."""
         if not opened.is_mapped or not opened.is_remote:

@@ -28,7 +28,7 @@ from covey.storage import Stat, cache_limit
 from covey.untrusted import RegularFile
 
 if TYPE_CHECKING:
-    from covey.storage.range_cache import CachedFile
+    from covey.storage.range_cache import CachedFile, Request
 
 # Remote shards that are opened concurrently, and the part of the cache that each of them may use.
 _MAX_OPENING = 8
@@ -49,7 +49,7 @@ class OpenShard:
     """The identity of a local shard; None for a remote one."""
     cached: CachedFile | None = None
     """The blocks of a remote shard."""
-    mapped: bytes | None = None
+    mapped: tuple[int, int] | None = None
     """The id of the cache entry that is mapped."""
 
 
@@ -167,19 +167,31 @@ class OpenShards:
         Yields:
             The remote shards of these rows.
         """
+        requests = self._requests(segments, rows)
+        from covey.storage.range_cache import fetched  # remote shards only
+
+        with fetched(list(requests.values())):
+            yield list(requests)
+
+    def prefetch(self, segments: Segments, limit: int) -> int | None:
+        """Start to fetch segments of remote shards, as :meth:`Gatherer.prefetch` does."""
+        from covey.storage.range_cache import prefetch  # remote shards only
+
+        rows = np.arange(len(segments.shards))
+        return prefetch(list(self._requests(segments, rows).values()), limit)
+
+    def _requests(self, segments: Segments, rows: NDArray[np.intp]) -> dict[int, Request]:
+        """Return the ranges of each remote shard that segments need."""
         shards, begins, ends = segments.shards[rows], segments.begins[rows], segments.ends[rows]
         numbers = [number for number in np.unique(shards).tolist() if self._is_remote(number)]
         self._open_concurrently([number for number in numbers if number not in self._opened])
-        requests, pinned = [], []
+        requests: dict[int, Request] = {}
         for number in numbers:
             opened, mine = self.open(number), shards == number
             if opened.cached is not None:
-                requests.append((opened.cached, begins[mine], np.minimum(ends[mine], opened.size)))
-                pinned.append(number)
-        from covey.storage.range_cache import fetched  # remote shards only
-
-        with fetched(requests):
-            yield pinned
+                ends_in_file = np.minimum(ends[mine], opened.size)
+                requests[number] = opened.cached, begins[mine], ends_in_file
+        return requests
 
     def _open_concurrently(self, numbers: Sequence[int]) -> None:
         """Open remote shards, several at a time if the cache is large enough."""

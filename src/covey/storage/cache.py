@@ -1,70 +1,59 @@
-"""The cache on disk: its directory, and LRU eviction of its entries."""
+"""The cache on disk: its directory, locks, and LRU eviction above a size limit.
+
+::
+
+    <cache>/blocks/<key>        blocks of a remote file: a sparse file of its size
+    <cache>/blocks/<key>.map    the blocks that it has: see covey.storage.range_cache
+    <cache>/unpacked/<key>      the decompressed data of a shard
+    <cache>/indexes/<key>/      the files of an index
+
+The mtime of an entry is the time of its last use. Names that begin with a dot are temporary. A
+process that uses an entry pins it with a shared ``flock``; eviction takes an exclusive lock without
+waiting, or skips the entry. Filesystems without locks lose only that protection: open and mapped
+files stay valid when they are removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import stat
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from covey._files import remove_any
 from covey.errors import CoveyError, StorageError
-from covey.storage.cache_entry import DELETED_PREFIX, evict, stored_bytes
 from covey.storage.local import remove_stale_temporaries
 
 DEFAULT_CACHE_BYTES = 16 << 30
+MAP_SUFFIX = ".map"
 
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-# Names of temporary files in the cache.
-_HIDDEN = re.compile(r"\..+", re.DOTALL)
+_KINDS = ("blocks", "unpacked", "indexes")
+_HIDDEN = re.compile(r"\..+", re.DOTALL)  # names of temporary files
+_SECTOR_BYTES = 512  # the unit of st_blocks
 
 
 def cache_directory() -> Path:
-    """Return the directory of the cache; create it if it does not exist.
+    """Return the directory of the cache; create it with mode 0700 if it does not exist.
 
-    The directory is ``$COVEY_CACHE``, or a subdirectory of the user's cache directory. If it is not
-    writable or belongs to another user, a directory among the temporary files is used. If
-    ``$COVEY_CACHE`` is a directory that several users can write to, its subdirectory
-    ``covey-<uid>`` is used. If other users can write to the directory, its mode is set to 0700.
+    The directory is ``$COVEY_CACHE``, or a subdirectory of the user's cache directory; if that
+    cannot be created, a directory among the temporary files.
 
     Raises:
-        StorageError: If no directory can be used.
+        StorageError: If it cannot be created, or belongs to another user.
     """
     asked = os.environ.get("COVEY_CACHE")
-    directory = Path(asked).expanduser().absolute() if asked else _user_directory()
-    fallback = Path(tempfile.gettempdir()) / f"covey-cache-{os.getuid()}"
-    reason = "there is no home directory"
-    if directory is not None:
-        if asked and _is_shared(directory):
-            directory = directory / f"covey-{os.getuid()}"
-            found = _find_fault(directory, links=False)
-        else:
-            found = _find_fault(directory, links=True)
-        if found is None and not asked and not _is_of_user(directory.parent):
-            found = _Fault("is in a directory of another user", is_unsafe=True)
-        if found is None:
-            return directory
-        reason = f"{directory} {found.reason}"
-        if asked or found.is_unsafe:
-            name = "COVEY_CACHE: " if asked else ""
-            warnings.warn(f"{name}{reason}; using {fallback}", stacklevel=2)
-    found = _find_fault(fallback, links=False)
-    if found is not None:
-        raise StorageError(
-            f"the cache directory {found.reason}, and {reason}",
-            path=fallback,
-            remedy="set COVEY_CACHE to a writable directory that belongs to you",
-        )
-    return fallback
+    if asked:
+        return _own_directory(Path(asked).expanduser().absolute())
+    with contextlib.suppress(StorageError, RuntimeError):  # the system does not know the user
+        return _own_directory(_user_directory())
+    return _own_directory(Path(tempfile.gettempdir()) / f"covey-cache-{os.getuid()}")
 
 
 def cache_limit(cache_bytes: int | None = None) -> int:
@@ -79,102 +68,110 @@ def cache_limit(cache_bytes: int | None = None) -> int:
     return int(value)
 
 
-def _user_directory() -> Path | None:
-    if sys.platform != "darwin" and os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "covey"
-    try:
-        home = Path.home()
-    except RuntimeError:  # the system does not know the user
-        return None
-    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "covey"
+def _user_directory() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/covey"
+    found = os.environ.get("XDG_CACHE_HOME")
+    return (Path(found) if found else Path.home() / ".cache") / "covey"
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """The reason not to use a directory."""
-
-    reason: str
-    is_unsafe: bool = False
-    """Whether other users can change its content."""
-
-
-def _is_shared(directory: Path) -> bool:
-    """Return whether several users can write to a directory, this user among them."""
-    try:
-        link, found = os.lstat(directory), os.stat(directory)
-    except OSError:
-        return False
-    if not stat.S_ISDIR(found.st_mode) or (stat.S_ISLNK(link.st_mode) and not _is_own(link)):
-        return False
-    is_writable = os.access(directory, os.W_OK | os.X_OK)
-    # A sticky directory, such as /tmp, is shared also if it belongs to this user (root).
-    is_foreign = not _is_own(found) or bool(found.st_mode & stat.S_ISVTX)
-    return is_writable and is_foreign and bool(found.st_mode & _OTHERS_WRITE)
-
-
-def _find_fault(directory: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _Fault | None:
-    """Create a directory; return the reason not to use it, or None.
-
-    If it belongs to the user and has a permission of the mask, its mode is set to 0700.
+def _own_directory(directory: Path, *, links: bool = True) -> Path:
+    """Create a directory of the user with mode 0700, and return it.
 
     Args:
         directory: The directory.
-        links: Whether it may be a symbolic link that belongs to the user.
-        mask: The permissions that it must not have.
+        links: Whether it may be a symbolic link.
     """
     try:
         for each in (*reversed(directory.parents), directory):
-            if not each.is_dir():
-                with contextlib.suppress(FileExistsError):  # another process has created it
+            with contextlib.suppress(FileExistsError):
+                if not each.is_dir():
                     os.mkdir(each, 0o700)
-        link, found = os.lstat(directory), os.stat(directory)
-    except OSError:
-        return _Fault("is not writable")
-    if stat.S_ISLNK(link.st_mode) and (not links or not _is_own(link)):
-        return _Fault("is a symbolic link of another user", is_unsafe=True)
-    if not stat.S_ISDIR(found.st_mode):
-        return _Fault("is not writable")
-    if not _is_own(found):
-        return _Fault(f"belongs to user {found.st_uid}", is_unsafe=True)
-    if found.st_mode & mask:
+        found = os.stat(directory, follow_symlinks=links)
+        reason = None
+        if found.st_uid != os.getuid():
+            reason = f"the directory belongs to user {found.st_uid}"
+        elif not stat.S_ISDIR(found.st_mode) or not os.access(directory, os.W_OK | os.X_OK):
+            reason = "it is not a writable directory"
+    except OSError as error:
+        reason = f"the directory cannot be created ({error.strerror})"
+    if reason is not None:
+        raise StorageError(
+            reason,
+            path=directory,
+            remedy="set COVEY_CACHE to a directory that belongs to you, or does not exist yet",
+        )
+    return directory
+
+
+# Locks.
+
+
+def pin(descriptor: int, path: str) -> bool:
+    """Lock an open file of the cache; return False if it was evicted before.
+
+    The entry is pinned until :func:`unpin`, or until the descriptor and its duplicates are closed.
+    """
+    with contextlib.suppress(OSError):  # the filesystem has no locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return _is_at(descriptor, path)
+
+
+def open_pinned(path: str, flags: int) -> int:
+    """Open a file of the cache and pin it; return its descriptor."""
+    while True:
+        descriptor = os.open(path, flags, 0o600)
         try:
-            os.chmod(directory, 0o700)
-        except OSError:
-            mode = stat.S_IMODE(found.st_mode)
-            return _Fault(f"has mode {mode:04o}; must be 0700", is_unsafe=True)
-    return None if os.access(directory, os.W_OK | os.X_OK) else _Fault("is not writable")
+            if pin(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
 
 
-def _is_of_user(directory: Path) -> bool:
-    """Return whether a directory belongs to this user, or to the system."""
-    found = os.stat(directory)
-    return _is_own(found) or found.st_uid == 0
+def unpin(descriptor: int) -> None:
+    """Release the lock of :func:`pin`, also of duplicates, and close the descriptor."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
-def _is_own(found: os.stat_result) -> bool:
-    return found.st_uid == os.getuid()
+def evict(path: str) -> bool:
+    """Remove an entry unless it is pinned; return whether it is removed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return not os.path.lexists(path)
+    try:
+        with contextlib.suppress(OSError):  # the filesystem has no locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        if not _is_at(descriptor, path):
+            return False
+        # The map first: with the lock, no process opens it.
+        remove_any(Path(path + MAP_SUFFIX))
+        remove_any(Path(path))
+        return not os.path.lexists(path)
+    finally:
+        os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    """The disk usage of an entry."""
+def _is_at(descriptor: int, path: str) -> bool:
+    """Return whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
-    path: str
-    used_ns: int
-    """Time of the last use."""
-    bytes: int
+
+# Eviction.
 
 
 class DiskCache:
     """The cache directory, with LRU eviction of whole entries above a size limit.
-
-    ::
-
-        <cache>/blocks/<key>/       blocks of a remote file: see covey.storage.cache_entry
-        <cache>/unpacked/<key>      the decompressed data of a shard
-        <cache>/indexes/<key>/      the files of an index
-
-    The mtime of an entry is the time of its last use. Names that begin with a dot are temporary.
 
     Args:
         limit: Size limit in bytes for all entries together. Processes that add entries at the same
@@ -196,65 +193,42 @@ class DiskCache:
         Raises:
             StorageError: If the parent belongs to another user, or cannot be created.
         """
-        directory = os.path.join(self.root, kind)
-        found = _find_fault(Path(directory), links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
-        if found is not None:
-            raise StorageError(
-                f"the directory {found.reason}",
-                path=directory,
-                remedy="remove it, or set COVEY_CACHE to another directory",
-            )
+        directory = _own_directory(Path(self.root, kind), links=False)
+        if directory.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            directory.chmod(0o700)
         key = "\0".join(identity).encode("utf-8", "surrogatepass")
         return os.path.join(directory, hashlib.sha256(key).hexdigest()[:40])
 
-    def make_room(self, growth: int, needed: Mapping[str, int]) -> None:
+    def make_room(self, growth: int, needed: Container[str] = ()) -> None:
         """Evict entries that are not pinned, the least recently used first.
 
         Args:
             growth: The bytes to be added.
-            needed: Entries that are not evicted, with the bytes of each that are in use.
+            needed: The paths of entries that are not evicted.
 
         Raises:
             StorageError: If the bytes do not fit.
         """
         if not self.try_make_room(growth, needed):
-            raise self.full_error(growth + sum(needed.values()))
+            raise self.full_error(growth)
 
-    def try_make_room(self, growth: int, needed: Mapping[str, int]) -> bool:
+    def try_make_room(self, growth: int, needed: Container[str] = ()) -> bool:
         """Evict entries as :meth:`make_room` does; return whether the bytes fit."""
         if growth <= self._free:
             self._free -= growth
             return True
         self._free, spare = 0, self.limit // 16
-        entries = list(self._scan())
-        used = sum(entry.bytes for entry in entries)
-        others = [entry for entry in entries if entry.path not in needed]
-        for entry in sorted(others, key=lambda entry: entry.used_ns):
+        entries = sorted(self._scan())
+        used = sum(size for _, _, size in entries)
+        for _, path, size in entries:
             if used + growth + spare <= self.limit:
                 break
-            if evict(entry.path):
-                used -= entry.bytes
+            if path not in needed and evict(path):
+                used -= size
         if used + growth > self.limit:
             return False
         self._free = min(spare, self.limit - used - growth)
         return True
-
-    def drop_unneeded(self, growth: int, needed: Mapping[str, int]) -> bool:
-        """Evict entries of which only a part is needed, the largest first, until the bytes fit.
-
-        Returns:
-            Whether the bytes fit.
-        """
-        entries = list(self._scan())
-        used = sum(entry.bytes for entry in entries)
-        partial = [entry for entry in entries if needed.get(entry.path, entry.bytes) < entry.bytes]
-        for entry in sorted(partial, key=lambda entry: -entry.bytes):
-            if used + growth <= self.limit:
-                break
-            if evict(entry.path):
-                used -= entry.bytes
-                growth += needed[entry.path]
-        return used + growth <= self.limit
 
     def full_error(self, size: int) -> StorageError:
         """Return the error for bytes that do not fit."""
@@ -264,25 +238,18 @@ class DiskCache:
             remedy="raise cache_bytes=, or set COVEY_CACHE_BYTES",
         )
 
-    def _scan(self) -> Iterator[_Usage]:
-        """Yield all entries; remove what killed processes left."""
-        for kind, measure in _KINDS.items():
+    def _scan(self) -> Iterator[tuple[int, str, int]]:
+        """Yield the time of the last use, the path and the disk usage of each entry."""
+        for kind in _KINDS:
             directory = os.path.join(self.root, kind)
-            remove_stale_temporaries(directory, _HIDDEN)
-            try:
-                entries = list(os.scandir(directory))
-            except FileNotFoundError:
-                continue
-            for entry in entries:
-                if entry.name.startswith(DELETED_PREFIX):
-                    remove_any(Path(entry.path))
-                if entry.name.startswith("."):
-                    continue
-                try:
-                    used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
-                    yield _Usage(entry.path, used_ns, measure(entry.path))
-                except OSError:  # another process has removed it
-                    continue
+            remove_stale_temporaries(directory, _HIDDEN)  # of killed processes
+            with contextlib.suppress(FileNotFoundError):
+                for entry in os.scandir(directory):
+                    if entry.name.startswith(".") or entry.name.endswith(MAP_SUFFIX):
+                        continue
+                    with contextlib.suppress(OSError):  # another process has removed it
+                        found = entry.stat(follow_symlinks=False)
+                        yield found.st_mtime_ns, entry.path, stored_bytes(entry.path)
 
     @contextmanager
     def wrap_os_errors(self) -> Iterator[None]:
@@ -300,15 +267,11 @@ class DiskCache:
             ) from error
 
 
-def _index_bytes(directory: str) -> int:
-    """Return the size of all files in a directory; remove what killed processes left."""
-    remove_stale_temporaries(directory, _HIDDEN)
-    with os.scandir(directory) as entries:
+def stored_bytes(path: str) -> int:
+    """Return the disk usage of an entry; remove what killed processes left in a directory."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        return found.st_blocks * _SECTOR_BYTES
+    remove_stale_temporaries(path, _HIDDEN)
+    with os.scandir(path) as entries:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
-
-
-_KINDS: dict[str, Callable[[str], int]] = {
-    "blocks": stored_bytes,
-    "unpacked": lambda path: os.lstat(path).st_size,
-    "indexes": _index_bytes,
-}

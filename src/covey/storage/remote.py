@@ -7,35 +7,42 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
+
+import numpy as np
 
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
-from covey.storage.errors import UnsupportedOperationError
-from covey.storage.filesystem import Call, RemoteFilesystem, is_http, method_call
-from covey.storage.range_cache import CachedFile
-from covey.storage.readahead import RemoteStream
-from covey.storage.requests import (
-    REQUEST_TIMEOUT_S,
-    Request,
+from covey.storage.driver import (
+    Driver,
+    RemoteFile,
+    UnsupportedOperationError,
     check_size,
-    download_call,
-    info_call,
-    read_call,
-    run_all,
-    run_one,
+    read_http_file,
+    read_s3_file,
+    retry,
     version_of,
 )
+from covey.storage.range_cache import CachedFile, fetched
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, AnyPath, Url, parse_path, shown
 
 _builtin_list = list
 
 _BUFFER_BYTES = 1 << 17
+
+# The first range of a stream is short, so that reading the head of a file costs little.
+_FIRST_RANGE_BYTES = 1 << 18
+_MAX_RANGE_BYTES = 1 << 22
+_MAX_PREFETCHED = 4
 
 
 class RemoteStorage(Storage):
@@ -62,7 +69,7 @@ class RemoteStorage(Storage):
         self._options = dict(options or {})
         self._cache_bytes = cache_bytes
         self._limit = cache_limit(cache_bytes)
-        self._filesystem = RemoteFilesystem(self._url, self._options)
+        self._driver = Driver(self._url, self._options)
         self._cache: DiskCache | None = None
         self._access: dict[str, tuple[str, str]] = {}
         """User name and password, and query, of the paths whose differ from those of the URL."""
@@ -121,13 +128,19 @@ class RemoteStorage(Storage):
     def exists(self, path: str) -> bool:
         return self._find(self._parse(path)) is not None
 
-    def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
-        urls = [self._parse(path) for path in paths]
-        requests = [self._info_request(url) for url in urls]
-        found = dict(run_all(requests))
-        return [self._stat(url, found[each]) for url, each in zip(urls, requests, strict=True)]
+    def _find(self, url: Url, method: str = "info", action: str = "looking up") -> Any:
+        """Return the result of a method of fsspec, by default its info; None for missing files."""
+        call = partial(self._driver.info, self._fs_path(url), method)
+        try:
+            return retry(call, str(url), action)
+        except StorageNotFoundError:
+            return None
 
-    def _stat(self, url: Url, info: Mapping[str, Any] | None) -> Stat | None:
+    def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
+        return self._driver.run_all([partial(self._stat, self._parse(path)) for path in paths])
+
+    def _stat(self, url: Url) -> Stat | None:
+        info = self._find(url)
         if info is None or info["type"] == "directory":
             return None
         version = version_of(info)
@@ -136,19 +149,19 @@ class RemoteStorage(Storage):
         # The server does not report the size: read the file.
         with tempfile.TemporaryDirectory() as directory:
             target = os.path.join(directory, "file")
-            call = download_call(self._fs_path(url), target, None)
-            self._run(url, "reading", call, timeout_s=None)
+            self._run(url, "reading", "get_file", target)
             digest = hashlib.sha256()
             with open(target, "rb") as file:
                 while chunk := file.read(_BUFFER_BYTES):
                     digest.update(chunk)
             return Stat(os.path.getsize(target), version or digest.hexdigest())
 
-    def _stat_file(self, url: Url) -> Stat:
-        state = self.stat([str(url)])[0]
+    def _open(self, path: str) -> RemoteFile:
+        url = self._parse(path)
+        state = self._stat(url)
         if state is None:
             raise StorageNotFoundError("there is no such file", path=url.public)
-        return state
+        return RemoteFile(self._driver, url, state)
 
     def list(self, directory: str, *, recursive: bool = False) -> _builtin_list[str]:
         url = self._parse(directory)
@@ -172,8 +185,9 @@ class RemoteStorage(Storage):
     def _names(self, directory: Url, recursive: bool, hidden: bool) -> set[str]:
         """Return the files in a directory, relative to it."""
         method, options = ("find", {}) if recursive else ("ls", {"detail": True})
-        call = info_call(self._fs_path(directory), method, **options)
-        found = self._run(directory, "listing", call, timeout_s=None)
+        path = self._fs_path(directory)
+        list_files = partial(self._driver.info, path, method, timeout=None, **options)
+        found = retry(list_files, str(directory), "listing")
         if not recursive:
             found = [info["name"] for info in found if info["type"] == "file"]
         base = self._fs_path(replace(directory, query="")).strip("/")
@@ -192,23 +206,30 @@ class RemoteStorage(Storage):
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
     def read(self, path: str, limit: int = MAX_METADATA_BYTES) -> bytes:
-        url = self._parse(path)
-        if not is_http(self._filesystem.filesystem):
-            check_size(self._stat_file(url).size, url.public, limit)
-        call = read_call(self._fs_path(url), url.public, limit)
-        data: bytes = self._run(url, "reading", call)
-        return data
+        url, driver = self._parse(path), self._driver
+        fs_path = self._fs_path(url)
+
+        def call() -> bytes:
+            if driver.is_http or driver.is_s3:
+                read = read_http_file if driver.is_http else read_s3_file
+                data = driver.wait(read, driver.filesystem, fs_path, url.public, limit)
+            else:
+                check_size(driver.info(fs_path).get("size"), url.public, limit)
+                data = driver.call("cat_file", fs_path)
+            return bytes(data)
+
+        return retry(call, str(url), "reading")
 
     def write(self, path: str, data: bytes) -> None:
         url = self._parse(path)
-        self._put(url, method_call("pipe_file", self._fs_path(url), data))
+        self._put(url, "pipe_file", self._fs_path(url), data)
 
     def replace(self, path: str, data: bytes, expected: Stat | None) -> None:
         url = self._parse(path)
-        if self._filesystem.supports_conditions:
+        if self._driver.is_s3:
             condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.version}
             try:
-                self._put(url, method_call("pipe_file", self._fs_path(url), data, **condition))
+                self._put(url, "pipe_file", self._fs_path(url), data, **condition)
                 return
             except UnsupportedOperationError:  # by some servers with the interface of S3
                 pass
@@ -217,62 +238,156 @@ class RemoteStorage(Storage):
     def upload(self, local: str, path: str) -> None:
         os.stat(local)  # a missing local file is not an error of the server
         url = self._parse(path)
-        self._put(url, method_call("put_file", local, self._fs_path(url)))
+        self._put(url, "put_file", local, self._fs_path(url))
 
-    def _put(self, url: Url, call: Call) -> None:
+    def _put(self, url: Url, method: str, *args: Any, **options: Any) -> None:
+        put = partial(self._driver.call, method, *args, timeout=None, **options)
         try:
-            self._run(url, "writing", call, timeout_s=None)
+            retry(put, str(url), "writing")
         except StorageNotFoundError:
             # Create missing directories, but not buckets, which asynchronous drivers have.
-            if self._filesystem.is_async:
+            if self._driver.is_async:
                 raise
-            makedirs = method_call("makedirs", self._fs_path(url.parent), exist_ok=True)
-            self._run(url.parent, "creating a directory", makedirs)
-            self._run(url, "writing", call, timeout_s=None)
+            self._run(url.parent, "creating a directory", "makedirs", exist_ok=True)
+            retry(put, str(url), "writing")
 
     def copy(self, source: str, target: str) -> None:
-        url, other = self._parse(source), self._parse(target)
-        call = method_call("cp_file", self._fs_path(url), self._fs_path(other))
-        self._run(url, "copying", call, timeout_s=None)
+        self._run(self._parse(source), "copying", "cp_file", self._fs_path(self._parse(target)))
 
     def remove(self, paths: Sequence[str]) -> None:
-        for _ in run_all([self._info_request(self._parse(path), "rm_file") for path in paths]):
-            pass
+        urls = [self._parse(path) for path in paths]
+        self._driver.run_all([partial(self._find, url, "rm_file", "removing") for url in urls])
 
     def open_stream(self, path: str) -> BinaryIO:
-        url = self._parse(path)
-        state = self._stat_file(url)
-        stream = RemoteStream(
-            self._filesystem, str(url), state, lambda: self._open_cached(url, state)
-        )
+        file = self._open(path)
+        stream = RemoteStream(file, lambda: self._cached(file))
         return cast(BinaryIO, io.BufferedReader(stream, _BUFFER_BYTES))
 
     def open_cached(self, path: str) -> CachedFile:
-        url = self._parse(path)
-        return self._open_cached(url, self._stat_file(url))
+        return self._cached(self._open(path))
 
-    def _open_cached(self, url: Url, state: Stat) -> CachedFile:
+    def _cached(self, file: RemoteFile) -> CachedFile:
         if self._cache is None:
             self._cache = DiskCache(self._limit)
-        server = repr(_server(self._options))
-        return CachedFile(self._filesystem, self._cache, str(url), state, server)
+        return CachedFile(file, self._cache, repr(_server(self._options)))
 
     def _fs_path(self, url: Url) -> str:
-        return self._filesystem.path_of(str(url))
+        return self._driver.path_of(url)
 
-    def _find(self, url: Url, method: str = "info") -> Any:
-        """Return fsspec's info of a path; None if it does not exist."""
-        return run_one(self._info_request(url, method))
+    def _run(self, url: Url, action: str, method: str, *args: Any, **options: Any) -> None:
+        """Call a method of fsspec whose first argument is a path, without a timeout."""
+        call = partial(self._driver.call, method, self._fs_path(url), *args, **options)
+        retry(partial(call, timeout=None), str(url), action)
 
-    def _info_request(self, url: Url, method: str = "info") -> Request:
-        action = "removing" if method == "rm_file" else "looking up"
-        call = info_call(self._fs_path(url), method)
-        return Request(self._filesystem, str(url), action, call, missing_ok=True)
 
-    def _run(
-        self, url: Url, action: str, call: Call, *, timeout_s: float | None = REQUEST_TIMEOUT_S
-    ) -> Any:
-        return run_one(Request(self._filesystem, str(url), action, call, timeout_s=timeout_s))
+class RemoteStream(io.RawIOBase):
+    """The bytes of a remote file, in order, with prefetched ranges.
+
+    Memory is bounded by the prefetched ranges. A file on a server that ignores ranges is downloaded
+    to the cache, and read from there.
+
+    Args:
+        file: The file.
+        open_cached: Opens the same file for random access.
+    """
+
+    def __init__(self, file: RemoteFile, open_cached: Callable[[], CachedFile]) -> None:
+        super().__init__()
+        self.name = shown(str(file.url))
+        self._file = file
+        self._open_cached = open_cached
+        self._position = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Drop all requests, as a forked child must: they belong to its parent."""
+        self._pid = os.getpid()
+        self._ranges: deque[tuple[int, int, Future[bytes | None]]] = deque()
+        """The begin, end and bytes of the range at the position, and of those that follow it."""
+        self._requested = 0
+        self._downloaded: CachedFile | None = None
+        self._pin = ExitStack()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.seek(0, io.SEEK_CUR)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._check_open()
+        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.state.size}
+        if whence not in bases:
+            raise ValueError(f"whence is {whence}; must be 0, 1 or 2")
+        position = bases[whence] + offset
+        if position < 0:
+            raise ValueError(f"position is {position}; must be an integer >= 0")
+        self._position = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        self._check_open()
+        if self._pid != os.getpid():
+            self._reset()
+        view = memoryview(buffer).cast("B")[: max(0, self._file.state.size - self._position)]
+        data = self._read(len(view)) if view else b""
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Cancel the requests that are not in flight yet."""
+        if not self.closed and self._pid == os.getpid():
+            self._stop()
+        super().close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError(f"{self.name}: the stream is closed; open it again")
+
+    def _stop(self) -> None:
+        self._pin.close()
+        if self._downloaded is not None:
+            self._downloaded.close()
+        for _, _, future in self._ranges:
+            future.cancel()
+        self._reset()
+
+    def _read(self, size: int) -> bytes | memoryview:
+        """Return the next bytes, at most `size` of them."""
+        if self._downloaded is None:
+            begin, _, future = self._prefetch()
+            data = future.result()
+            if data is not None:
+                return memoryview(data)[self._position - begin :][:size]
+            self._stop()
+            self._downloaded = self._open_cached()
+            everything = np.array([0]), np.array([self._file.state.size])
+            self._pin.enter_context(fetched([(self._downloaded, *everything)]))
+        return self._downloaded.read_at(self._position, self._position + size)
+
+    def _prefetch(self) -> tuple[int, int, Future[bytes | None]]:
+        """Return the range at the position, and request those that follow it.
+
+        The number of prefetched ranges grows with the number of ranges that were read in order.
+        """
+        if self._ranges and not self._ranges[0][0] <= self._position <= self._ranges[-1][1]:
+            self._stop()
+        while self._ranges and self._ranges[0][1] <= self._position:
+            self._ranges.popleft()
+        begin = self._ranges[-1][1] if self._ranges else self._position
+        prefetched = min(1 + self._requested - len(self._ranges), _MAX_PREFETCHED)
+        while begin < self._file.state.size and len(self._ranges) < prefetched:
+            length = min(_FIRST_RANGE_BYTES << min(self._requested, 8), _MAX_RANGE_BYTES)
+            end = min(begin + length, self._file.state.size)
+            future = self._file.driver.submit(partial(self._file.read, begin, end))
+            self._ranges.append((begin, end, future))
+            self._requested += 1
+            begin = end
+        return self._ranges[0]
 
 
 def _pattern(url: Url) -> Pattern | None:
