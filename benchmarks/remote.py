@@ -3,8 +3,9 @@
 python -m benchmarks.remote OLD_PYTHON [NEW_PYTHON] [--protocol http s3] [--rounds 3]
 
 Each argument is the interpreter of an environment with one build. The server is a process of its
-own, waits 20 ms before each response, and counts: a server of files for HTTP, moto for S3. Each
-case is a fresh process with an empty cache. The dataset is one shard of 168 MB, written by the
+own, waits 20 ms before each response, and counts. It serves files by HTTP, which is also what S3
+needs for reading; moto copies an object of 168 MB for each range. Each case is a fresh process with
+an empty cache. The dataset is one shard of 168 MB, written by the
 first build: 200,000 x {784 bytes, int64 label} in 1,000 classes.
 """
 
@@ -100,7 +101,7 @@ class _Counter:
         return json.dumps(found).encode()
 
 
-def _serve_files(directory: str) -> None:
+def _serve(directory: str) -> None:
     """Serve a directory with ranges; print the port."""
     counter = _Counter()
     tags = {
@@ -158,51 +159,12 @@ def _serve_files(directory: str) -> None:
     server.serve_forever()
 
 
-def _serve_s3(directory: str) -> None:
-    """Serve a directory as the bucket `birds` of moto; print the port."""
-    import logging
-
-    import boto3  # type: ignore[import-untyped]
-    from moto.server import ThreadedMotoServer  # type: ignore[import-untyped]
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://{host}:{port}",
-        aws_access_key_id="user",
-        aws_secret_access_key="nothing",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="birds")
-    for path in Path(directory).rglob("*"):
-        if path.is_file():
-            key = str(path.relative_to(directory))
-            client.put_object(Bucket="birds", Key=key, Body=path.read_bytes())
-    application, counter = server._server.app, _Counter()
-
-    def counted(environ: Any, start_response: Any) -> Any:
-        if environ["PATH_INFO"] == _COUNTS:
-            body = counter.take()
-            start_response("200 OK", [("Content-Length", str(len(body)))])
-            return [body]
-        body = b"".join(application(environ, start_response))
-        counter.add(len(body))
-        return [body]
-
-    server._server.app = counted
-    print(port, flush=True)
-    threading.Event().wait()
-
-
 class Server:
     """A server in a process of its own."""
 
     def __init__(self, protocol: str, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.path = f"{self.url}/birds" if protocol == "http" else "s3://birds/birds"
+        self.path = f"{self.url}/birds" if protocol == "http" else "s3://birds"
         endpoint = {"client_kwargs": {"endpoint_url": self.url}}
         self.options = {} if protocol == "http" else {"key": "a", "secret": "b", **endpoint}
 
@@ -215,7 +177,7 @@ class Server:
 
 @contextmanager
 def _served(protocol: str, directory: str) -> Iterator[Server]:
-    command = [sys.executable, "-m", "benchmarks.remote", "--serve", protocol, directory]
+    command = [sys.executable, "-m", "benchmarks.remote", "--serve", directory]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -246,10 +208,10 @@ def main() -> None:
     parser.add_argument("--protocol", nargs="+", default=["http", "s3"], choices=["http", "s3"])
     parser.add_argument("--cases", nargs="+", default=sorted({case for case, _ in _CASES}))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--serve", nargs=2)
+    parser.add_argument("--serve")
     options = parser.parse_args()
     if options.serve:
-        {"http": _serve_files, "s3": _serve_s3}[options.serve[0]](options.serve[1])
+        _serve(options.serve)
         return
     pythons = [options.old, options.new] if options.old else [options.new]
     with tempfile.TemporaryDirectory() as directory:

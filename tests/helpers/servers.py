@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from socketserver import BaseRequestHandler
 from typing import Any
 
-from covey.storage import driver
+from covey.storage import errors
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -267,4 +267,4 @@ def stand_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(driver, "BACKOFF_BASE_S", 0.002)
+    monkeypatch.setattr(errors, "BACKOFF_BASE_S", 0.002)

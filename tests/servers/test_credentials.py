@@ -23,7 +23,7 @@ import covey
 from covey import samplers
 from covey.cli import main
 from covey.errors import StorageError
-from covey.storage import driver, open_storage
+from covey.storage import errors, open_storage
 from covey.storage.remote import RemoteStorage
 from covey.urls import Url, redact, shown
 
@@ -64,7 +64,7 @@ class Refusing(Leaky):
 @pytest.fixture(autouse=True)
 def _drivers(monkeypatch, tmp_path):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(driver, "BACKOFF_BASE_S", 0)
+    monkeypatch.setattr(errors, "BACKOFF_BASE_S", 0)
     for name, leaky in {"leaky": Leaky, "s3": Leaky, "ftp": Leaky, "refusing": Refusing}.items():
         monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, name, leaky)
 

@@ -20,7 +20,8 @@ from covey.errors import (
     StoragePermissionError,
 )
 from covey.storage import open_storage
-from covey.storage.driver import Driver, UnsupportedOperationError, classify
+from covey.storage.driver import Driver
+from covey.storage.errors import UnsupportedOperationError, classify
 from covey.urls import Url
 
 

@@ -16,7 +16,7 @@ from storages import content, location, memory_location, read_ranges
 
 from covey.errors import FileChangedError, StorageError, StorageNotFoundError
 from covey.storage import is_remote, open_storage
-from covey.storage.driver import UnsupportedOperationError
+from covey.storage.errors import UnsupportedOperationError
 
 KINDS = ["local", "memory", "asynchronous", "blocking", "http", "s3"]
 

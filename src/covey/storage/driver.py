@@ -1,256 +1,45 @@
-"""Remote files through the drivers of fsspec: connection, retries, errors, and ranges of files.
-
-Drivers raise exceptions of their own libraries (botocore, aiohttp, google-auth), which are not
-imported here. They are classified by HTTP status, then by type; class names are used only for
-errors that have neither. Messages show the URL without credentials, the type of the exception and
-its status, never its text, which may contain credentials.
-"""
+"""The fsspec driver of a URL, and ranges of files in the state in which they were opened."""
 
 from __future__ import annotations
 
-import errno
-import http.client
 import importlib
 import os
-import random
 import re
-import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from covey._fork import ForkAware
 from covey._threads import DaemonThreads
-from covey.errors import (
-    FileChangedError,
-    StorageError,
-    StorageNotFoundError,
-    StoragePermissionError,
-)
+from covey.errors import FileChangedError, StorageError
 from covey.storage.base import Stat
-from covey.urls import Url, shown
+from covey.storage.errors import TruncatedResponseError, retry, to_storage_error
+from covey.urls import Url
 
 Result = TypeVar("Result")
 
-MAX_ATTEMPTS = 5
-BACKOFF_BASE_S = 0.5
-_MAX_BACKOFF_S = 20.0
-
-# Forked processes share the state of any other generator, and would retry at the same moment.
-_RANDOM = random.SystemRandom()
+Content = tuple[bytes | None, Stat | None]
+"""Bytes of a file, None if they are not those of the requested range; and the state of the file."""
 
 # Timeout of drivers without a timeout of their own, long enough for a few MiB on a slow connection,
 # and of an HTTP connection without data.
 _REQUEST_TIMEOUT_S = 300
 _SOCKET_TIMEOUT_S = 30
 
-MAX_REQUESTS = 32
-"""The maximum number of requests in flight."""
-_MAX_BLOCKING_REQUESTS = 8  # of drivers without an event loop: each thread has a connection
+# Limits on the requests in flight. Threads of drivers without an event loop have a connection each.
+_MAX_REQUESTS = 32
+_MAX_BLOCKING_REQUESTS = 8
 
 _CHUNK_BYTES = 1 << 20
 
-# The fields of fsspec's info() that identify a state of a file, the most reliable first.
+# The fields of fsspec's info(), and of headers, that identify a state of a file, the most reliable
+# first.
 _VERSION_FIELDS = (
-    "ETag",
-    "etag",
-    "generation",
-    "md5Hash",
-    "checksum",
-    "sha",
-    "blob_id",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "Last-Modified",
-    "updated",
-    "modified",
-    "modify",
-    "modificationTime",
-    "created",
+    "ETag etag generation md5Hash checksum sha blob_id mtime LastModified last_modified "
+    "Last-Modified updated modified modify modificationTime created"
 )
-
-
-# Errors.
-
-
-class TruncatedResponseError(ConnectionError):
-    """A response does not have the requested bytes."""
-
-
-class UnsupportedOperationError(StorageError, NotImplementedError):
-    """A driver or server does not implement an operation."""
-
-
-# The error to raise; None for errors that may be transient. Other 5xx are transient as well.
-_STATUSES: dict[int, type[StorageError] | None] = {
-    401: StoragePermissionError,
-    403: StoragePermissionError,
-    404: StorageNotFoundError,
-    407: StoragePermissionError,
-    408: None,
-    410: StorageNotFoundError,
-    412: FileChangedError,
-    416: FileChangedError,  # the range is beyond the end of the file
-    425: None,
-    429: None,
-    501: UnsupportedOperationError,
-    505: StorageError,
-}
-_TYPES: tuple[tuple[type[BaseException], type[StorageError] | None], ...] = (
-    (FileChangedError, FileChangedError),
-    (StorageError, StorageError),
-    (FileNotFoundError, StorageNotFoundError),
-    (PermissionError, StoragePermissionError),
-    (FileExistsError, StorageError),
-    (IsADirectoryError, StorageError),
-    (NotADirectoryError, StorageError),
-    (NotImplementedError, UnsupportedOperationError),
-    (ssl.SSLCertVerificationError, StorageError),
-    (ConnectionError, None),
-    (TimeoutError, None),
-    (EOFError, None),
-    (http.client.IncompleteRead, None),
-)
-# Client libraries raise these before a response exists, and derive them from Exception.
-_REFUSALS = re.compile("Credential|Authentication|SSOToken|TokenRetrieval|ProfileNot|RefreshError")
-_LOST_CONNECTIONS = re.compile(
-    "ClientConnection|ClientPayload|HTTPClient|IncompleteRead|ResponseParser|SSH"
-)
-# None: some drivers raise an OSError without errno for any failure of the connection.
-_TRANSIENT = {None, errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ENETDOWN, errno.ENETUNREACH}
-_TRANSIENT |= {errno.EHOSTUNREACH, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
-
-_CREDENTIALS = {
-    ("s3", "s3a"): "key and secret, anon for public data, AWS_ACCESS_KEY_ID, AWS_PROFILE",
-    ("gs", "gcs"): "token, GOOGLE_APPLICATION_CREDENTIALS",
-    ("http", "https"): "headers with Authorization",
-    ("az", "abfs"): "account_name and account_key, AZURE_STORAGE_CONNECTION_STRING",
-}
-
-
-def classify(error: BaseException) -> type[StorageError] | None:
-    """Return the type of the error to raise for a driver error; None if it may be transient."""
-    # The innermost cause is the most specific: fsspec's HTTP driver raises FileNotFoundError also
-    # if the server is down.
-    causes = [*_causes(error)][::-1]
-    for status in map(_status, causes):
-        if status in _STATUSES:
-            return _STATUSES[status]
-        if status is not None and status >= 500:
-            return None
-    for cause in causes:
-        for base, found in _TYPES:
-            if isinstance(cause, base):
-                return found
-        names = " ".join(base.__name__ for base in type(cause).__mro__)
-        if _REFUSALS.search(names):
-            return StoragePermissionError
-        if _LOST_CONNECTIONS.search(names):
-            return None
-        if isinstance(cause, OSError):
-            return None if cause.errno in _TRANSIENT else StorageError
-    return StorageError
-
-
-def to_storage_error(
-    error: BaseException, url: str, action: str, attempts: int = 1
-) -> StorageError:
-    """Return the error to raise in place of a driver error.
-
-    Raise it outside of the ``except`` clause: a traceback shows the context of an exception.
-
-    Args:
-        error: The driver error.
-        url: The URL of the file.
-        action: The operation that failed, as a gerund: ``"reading"``.
-        attempts: The number of attempts.
-    """
-    kind, path = classify(error), shown(url)
-    causes = [*_causes(error)]
-    reason = type(causes[-1]).__name__
-    status = next((found for each in causes if (found := _status(each))), None)
-    if status is not None:
-        reason = f"HTTP status {status}, {reason}"
-    if kind is FileChangedError:
-        remedy = "open it again"
-        return FileChangedError("the file changed after it was opened", path=path, remedy=remedy)
-    if isinstance(error, StorageError):
-        return error
-    if kind is None:
-        return StorageError(
-            f"{action} failed {attempts} times; the last error is {reason}",
-            path=path,
-            remedy="check the connection and the server",
-        )
-    protocol = Url.parse(url).protocol
-    if kind is StorageNotFoundError:
-        return kind("there is no such file or directory", path=path)
-    if kind is UnsupportedOperationError:
-        return kind(f"{protocol}:// does not support {action}", path=path)
-    if kind is StoragePermissionError:
-        known = (options for names, options in _CREDENTIALS.items() if protocol in names)
-        return kind(
-            f"{action} is refused ({reason})",
-            path=path,
-            remedy="pass credentials in storage_options= or in the environment "
-            f"({next(known, 'the options of its driver')}); some servers also refuse access to "
-            "files that do not exist",
-        )
-    return StorageError(f"{action} failed with {reason}", path=path)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the chain of its causes."""
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        yield cause
-        seen.add(id(cause))
-        cause = cause.__cause__
-
-
-def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, from the attribute that its library uses."""
-    response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        found = iter([response.get("ResponseMetadata", {}).get("HTTPStatusCode")])
-    else:
-        names = ("status", "status_code", "code")
-        found = (getattr(owner, name, None) for owner in (error, response) for name in names)
-    for value in found:
-        if isinstance(value, (int, str)) and str(value).isdecimal() and 100 <= int(value) < 600:
-            return int(value)
-    return None
-
-
-def retry(call: Callable[[], Result], url: str, action: str) -> Result:
-    """Return the result of a call of a driver; repeat it after transient errors.
-
-    Args:
-        call: The call.
-        url: The URL of the file, for the error.
-        action: The operation, for the error, as a gerund: ``"reading"``.
-
-    Raises:
-        StorageError: If an error is not transient, or the attempts are exhausted.
-    """
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        try:
-            return call()
-        except Exception as caught:
-            error = caught
-        if classify(error) is not None or attempt == MAX_ATTEMPTS:
-            break
-        longest = min(BACKOFF_BASE_S * 2**attempt, _MAX_BACKOFF_S)
-        time.sleep(_RANDOM.uniform(longest / 4, longest / 2))
-    # Not in the except clause: a traceback would show the driver error.
-    raise to_storage_error(error, url, action, attempt)
-
-
-# Drivers.
 
 
 class _Threads(ForkAware):
@@ -272,7 +61,7 @@ class _Threads(ForkAware):
         return inherited
 
 
-_ASYNC, _BLOCKING = _Threads(MAX_REQUESTS), _Threads(_MAX_BLOCKING_REQUESTS)
+_ASYNC, _BLOCKING = _Threads(_MAX_REQUESTS), _Threads(_MAX_BLOCKING_REQUESTS)
 
 
 class Driver(ForkAware):
@@ -291,13 +80,13 @@ class Driver(ForkAware):
         self._url = url
         self._options = dict(options)
         self._fsspec = _import_fsspec(url)
-        self._class = self._import_class(url.protocol)
-        self._shared: Any = None
-        self._per_thread = threading.local()
+        self._class = _import_class(self._fsspec, url)
+        self._reset_after_fork()
 
     def _reset_after_fork(self) -> object:
-        inherited = self._shared, self._per_thread
-        self._shared, self._per_thread = None, threading.local()
+        inherited = vars(self).get("_shared"), vars(self).get("_per_thread")
+        self._shared: Any = None
+        self._per_thread = threading.local()
         return inherited
 
     def path_of(self, url: Url) -> str:
@@ -332,14 +121,13 @@ class Driver(ForkAware):
     @property
     def is_http(self) -> bool:
         """Whether the driver is fsspec's HTTP driver."""
-        name = ("fsspec.implementations.http", "HTTPFileSystem")
         bases = type(self.filesystem).__mro__
-        return any((base.__module__, base.__name__) == name for base in bases)
+        return any(base.__module__ == "fsspec.implementations.http" for base in bases)
 
     @property
     def is_s3(self) -> bool:
         """Whether the driver is s3fs, which supports conditional requests."""
-        return type(self.filesystem).__module__.split(".")[0] == "s3fs"
+        return _is_s3(self.filesystem)
 
     def call(
         self, method: str, *args: Any, timeout: float | None = _REQUEST_TIMEOUT_S, **options: Any
@@ -366,9 +154,22 @@ class Driver(ForkAware):
         self.filesystem.invalidate_cache()
         return self.call(method, path, **options)
 
-    def run(self, url: Url, action: str, method: str, *args: Any, **options: Any) -> Any:
-        """Return the result of :meth:`call`, after retries."""
-        return retry(lambda: self.call(method, *args, **options), str(url), action)
+    def get(self, path: str, limit: int, wanted: tuple[int, int] | None = None) -> Content:
+        """Return the bytes of a file, and its state if the response has it.
+
+        Args:
+            path: The file in the filesystem.
+            limit: The maximum number of bytes.
+            wanted: The begin and the end of a range; by default the whole file.
+        """
+        if self.is_http or self.is_s3:
+            get = _get_http if self.is_http else _get_s3
+            found: Content = self.wait(get, self.filesystem, path, limit, wanted)
+            return found
+        if wanted is None:
+            _check_size(self.info(path).get("size"), limit)
+            return self.call("cat_file", path), None
+        return self.call("cat_file", path, start=wanted[0], end=wanted[1]), None
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
         """Run a task that sends a request in another thread. It must not wait for other tasks."""
@@ -396,7 +197,7 @@ class Driver(ForkAware):
             else:  # url_to_fs would split the address or the query at "::"
                 found = self._class._get_kwargs_from_urls(self._url.address)
                 connected = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
-            if type(connected).__module__.split(".")[0] == "s3fs":
+            if _is_s3(connected):
                 connected.retries = 1  # retry() counts the attempts
             return connected
         except Exception as caught:  # some drivers connect in their constructor
@@ -410,26 +211,9 @@ class Driver(ForkAware):
             )
         raise to_storage_error(error, str(self._url), "connecting")
 
-    def _import_class(self, protocol: str) -> Any:
-        try:
-            return self._fsspec.get_filesystem_class(protocol)
-        except ValueError:
-            supported = ", ".join(sorted(self._fsspec.available_protocols()))
-            raise StorageError(
-                f"unknown protocol {protocol!r}; supported protocols: {supported}",
-                path=self._url.public,
-            ) from None
-        except ImportError as error:
-            known = importlib.import_module("fsspec.registry").known_implementations
-            package = known[protocol]["class"].split(".")[0]
-            remedy = f"pip install {package}" if package != "fsspec" else str(error)
-            if protocol in ("s3", "s3a", "http", "https"):
-                remedy = "pip install 'covey[remote]'"
-            raise StorageError(
-                f"the driver for {protocol}:// is not installed",
-                path=self._url.public,
-                remedy=remedy,
-            ) from error
+
+def _is_s3(filesystem: Any) -> bool:
+    return type(filesystem).__module__.split(".")[0] == "s3fs"
 
 
 def _is_async(filesystem: Any) -> bool:
@@ -445,11 +229,25 @@ def _import_fsspec(url: Url) -> Any:
             importlib.import_module(f"fsspec.{name}")
         return importlib.import_module("fsspec")
     except ImportError as error:
-        raise StorageError(
-            "URLs are read with fsspec, which is not installed",
-            path=url.public,
-            remedy="pip install 'covey[remote]'",
-        ) from error
+        reason = "URLs are read with fsspec, which is not installed"
+        raise StorageError(reason, path=url.public, remedy="pip install 'covey[remote]'") from error
+
+
+def _import_class(fsspec: Any, url: Url) -> Any:
+    try:
+        return fsspec.get_filesystem_class(url.protocol)
+    except ValueError:
+        supported = ", ".join(sorted(fsspec.available_protocols()))
+        reason = f"unknown protocol {url.protocol!r}; supported protocols: {supported}"
+        raise StorageError(reason, path=url.public) from None
+    except ImportError as error:
+        known = importlib.import_module("fsspec.registry").known_implementations
+        package = known[url.protocol]["class"].split(".")[0]
+        remedy = f"pip install {package}" if package != "fsspec" else str(error)
+        if url.protocol in ("s3", "s3a", "http", "https"):
+            remedy = "pip install 'covey[remote]'"
+        reason = f"the driver for {url.protocol}:// is not installed"
+        raise StorageError(reason, path=url.public, remedy=remedy) from error
 
 
 def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -457,7 +255,7 @@ def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
     if url.head or url.tail:
         return {}
     if url.protocol in ("s3", "s3a"):
-        config = {"retries": {"total_max_attempts": 1}, "max_pool_connections": MAX_REQUESTS}
+        config = {"retries": {"total_max_attempts": 1}, "max_pool_connections": _MAX_REQUESTS}
         return {"config_kwargs": {**config, **(options.get("config_kwargs") or {})}}
     if not url.is_http:
         return {}
@@ -472,12 +270,56 @@ def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"headers": headers, "client_kwargs": client}
 
 
-# Files.
+# fsspec's HTTP driver reads any body to its end, and neither driver returns the state of the file.
+# The body of a server that ignores ranges would fill the memory, a wrong range would not be
+# noticed, and a request for the state would have to follow each range.
+
+
+async def _get_http(driver: Any, url: str, limit: int, wanted: tuple[int, int] | None) -> Content:
+    session = await driver.set_session()
+    options = dict(driver.kwargs)
+    headers = {**options.pop("headers", {}), **_range_header(wanted)}
+    async with session.get(driver.encode_url(url), headers=headers, **options) as response:
+        response.raise_for_status()
+        found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+        size = int(found[2]) if found else response.content_length
+        if wanted is not None and response.status != 206 and size != wanted[1] - wanted[0]:
+            return None, None
+        if wanted is not None and found is not None and int(found[1]) != wanted[0]:
+            raise TruncatedResponseError()
+        _check_size(response.content_length, limit)
+        data = bytearray()
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            data += chunk
+            _check_size(len(data), limit)
+        return bytes(data), None if size is None else Stat(size, version_of(response.headers))
+
+
+async def _get_s3(driver: Any, path: str, limit: int, wanted: tuple[int, int] | None) -> Content:
+    bucket, key, version = driver.split_path(path)
+    options = {**_range_header(wanted), **({"VersionId": version} if version else {})}
+    response = await driver._call_s3("get_object", Bucket=bucket, Key=key, **options)
+    try:
+        _check_size(response.get("ContentLength"), limit)
+        data: bytes = await response["Body"].read()
+    finally:
+        response["Body"].close()
+    size = response.get("ContentRange", "").rpartition("/")[2]
+    return data, Stat(int(size), version_of(response)) if size.isdecimal() else None
+
+
+def _range_header(wanted: tuple[int, int] | None) -> dict[str, str]:
+    return {} if wanted is None else {"Range": f"bytes={wanted[0]}-{wanted[1] - 1}"}
+
+
+def _check_size(size: int | None, limit: int) -> None:
+    if size is not None and size > limit:
+        raise StorageError(f"the file has {size:,} bytes or more; must be at most {limit:,}")
 
 
 def version_of(info: Mapping[str, Any]) -> str:
     """Return the version of a file from fsspec's info or from headers; "" if it has none."""
-    return next((str(info[key]) for key in _VERSION_FIELDS if info.get(key)), "")
+    return next((str(info[key]) for key in _VERSION_FIELDS.split() if info.get(key)), "")
 
 
 class RemoteFile(ForkAware):
@@ -492,7 +334,7 @@ class RemoteFile(ForkAware):
     def __init__(self, driver: Driver, url: Url, state: Stat) -> None:
         super().__init__()
         self.driver = driver
-        self.url = url
+        self.url = str(url)
         self.state = state
         self.ignores_ranges = False
         """Whether the server returns the whole file for any range."""
@@ -506,29 +348,23 @@ class RemoteFile(ForkAware):
             FileChangedError: If the file changed after it was opened.
         """
         action = f"reading bytes {begin} to {end}"
-        return retry(lambda: self._read(begin, end), str(self.url), action)
+        return retry(lambda: self._read(begin, end), self.url, action)
 
     def _read(self, begin: int, end: int) -> bytes | None:
-        driver, state = self.driver, None
-        if driver.is_http:
-            data, state = driver.wait(_read_http, driver.filesystem, self._path, begin, end)
-            if data is None:
-                self.ignores_ranges = True
-                return None
-        elif driver.is_s3:
-            data, state = driver.wait(_read_s3, driver.filesystem, self._path, begin, end)
-        else:
-            data = driver.call("cat_file", self._path, start=begin, end=end)
-            if len(data) == self.state.size:  # the driver ignores ranges
-                data = data[begin:end]
+        data, state = self.driver.get(self._path, end - begin, (begin, end))
+        if data is None:
+            self.ignores_ranges = True
+            return None
+        if len(data) == self.state.size:  # the driver ignores ranges
+            data = data[begin:end]
         if state != self.state:
-            self.check_unchanged(time.monotonic())
+            self._check_unchanged(time.monotonic())
         if len(data) != end - begin:
-            raise TruncatedResponseError(f"{len(data)} of {end - begin} bytes were received")
+            raise TruncatedResponseError()
         return bytes(data)
 
-    def check_unchanged(self, received: float) -> None:
-        """Raise FileChangedError unless the file was unchanged at a time, as ``monotonic()``.
+    def _check_unchanged(self, received: float) -> None:
+        """Raise FileChangedError if the file changed before a response was received.
 
         One request confirms all responses that were received before it.
         """
@@ -536,10 +372,10 @@ class RemoteFile(ForkAware):
             if self._checked > received:
                 return
             now = time.monotonic()
-            info = self.driver.info(self._path)
-            size, version, expected = info.get("size"), version_of(info), self.state
+            info, expected = self.driver.info(self._path), self.state
+            size, version = info.get("size"), version_of(info)
             changed = version and expected.version and version != expected.version
-            if changed or (size is not None and size != expected.size):
+            if changed or size not in (None, expected.size):
                 raise FileChangedError()
             self._checked = now
 
@@ -548,95 +384,8 @@ class RemoteFile(ForkAware):
 
         def call() -> None:
             self.driver.call("get_file", self._path, target, timeout=None)
-            self.check_unchanged(time.monotonic())
+            self._check_unchanged(time.monotonic())
             if os.path.getsize(target) != self.state.size:
-                raise TruncatedResponseError(f"{os.path.getsize(target)} bytes were received")
+                raise TruncatedResponseError()
 
-        retry(call, str(self.url), "reading")
-
-
-# fsspec's HTTP driver reads any body to its end, and neither driver returns the state of the file.
-# The body of a server that ignores ranges would fill the memory, a wrong range would not be
-# noticed, and a request for the state would have to follow each range.
-
-
-async def _read_http(
-    driver: Any, url: str, begin: int, end: int
-) -> tuple[bytes | None, Stat | None]:
-    """Return a range and the state of the file; None if the server ignores ranges."""
-    async with await request_http(driver, url, {"Range": f"bytes={begin}-{end - 1}"}) as response:
-        found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-        size = int(found[2]) if found else response.content_length
-        if response.status != 206 and size != end - begin:
-            return None, None
-        if found is not None and int(found[1]) != begin:
-            raise TruncatedResponseError(f"bytes from {found[1]} were received, not from {begin}")
-        data: bytes = await response.read()
-        return data, None if size is None else Stat(size, version_of(response.headers))
-
-
-async def request_http(driver: Any, url: str, headers: Mapping[str, str] | None = None) -> Any:
-    """Return the response to a GET request, whose body is not read yet."""
-    session = await driver.set_session()
-    options = dict(driver.kwargs)
-    headers = {**options.pop("headers", {}), **(headers or {})}
-    response = await session.get(driver.encode_url(url), headers=headers, **options)
-    try:
-        response.raise_for_status()
-    except BaseException:
-        response.close()
-        raise
-    return response
-
-
-async def _read_s3(driver: Any, path: str, begin: int, end: int) -> tuple[bytes, Stat | None]:
-    """Return a range and the state of an object."""
-    response, data = await _request_s3(driver, path, Range=f"bytes={begin}-{end - 1}")
-    size = response.get("ContentRange", "").rpartition("/")[2]
-    return data, Stat(int(size), version_of(response)) if size.isdecimal() else None
-
-
-async def _request_s3(
-    driver: Any, path: str, name: str = "", limit: float = float("inf"), **options: str
-) -> tuple[Mapping[str, Any], bytes]:
-    """Return the response to a GET request, and its body."""
-    bucket, key, version = driver.split_path(path)
-    if version:
-        options["VersionId"] = version
-    response = await driver._call_s3("get_object", Bucket=bucket, Key=key, **options)
-    try:
-        check_size(response.get("ContentLength"), name, limit)
-        return response, await response["Body"].read()
-    finally:
-        response["Body"].close()
-
-
-def check_size(size: int | None, path: str, limit: float) -> None:
-    """Raise StorageError if a file is too large to be read into memory."""
-    if size is not None and size > limit:
-        raise StorageError(
-            f"the file has {size:,} bytes or more; must be at most {limit:,}", path=path
-        )
-
-
-async def read_s3_file(driver: Any, path: str, name: str, limit: int) -> bytes:
-    """Return the content of a small object, as :func:`read_http_file`."""
-    return (await _request_s3(driver, path, name, limit))[1]
-
-
-async def read_http_file(driver: Any, url: str, name: str, limit: int) -> bytes:
-    """Return the content of a small file; the response is not read beyond the limit.
-
-    Args:
-        driver: fsspec's HTTP driver.
-        url: The file.
-        name: The file in messages.
-        limit: The maximum size in bytes.
-    """
-    chunks = bytearray()
-    async with await request_http(driver, url) as response:
-        check_size(response.content_length, name, limit)
-        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-            chunks += chunk
-            check_size(len(chunks), name, limit)
-    return bytes(chunks)
+        retry(call, self.url, "reading")

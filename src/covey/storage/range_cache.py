@@ -78,7 +78,7 @@ class CachedFile(ForkAware):
         # Without a version no later process can validate the blocks: they are removed on close.
         self._is_temporary = not file.state.version
         version = file.state.version or uuid.uuid4().hex
-        self.path = cache.entry_path("blocks", server, str(file.url), version, str(self.size))
+        self.path = cache.entry_path("blocks", server, file.url, version, str(self.size))
         self._closed = False
         self._pins = 0
         self.descriptor = -1
@@ -161,7 +161,7 @@ class CachedFile(ForkAware):
             self._present[:] = False
             self._update()
             with suppress(OSError):
-                os.utime(descriptor)
+                os.utime(descriptor, ns=(time.time_ns(), time.time_ns()))
         except BaseException:
             unpin(descriptor)
             raise
@@ -176,13 +176,13 @@ class CachedFile(ForkAware):
         """Return the sorted blocks that contain ranges."""
         if self._closed:
             raise ClosedError(
-                "the file is closed", path=shown(str(self.file.url)), remedy="open it again"
+                "the file is closed", path=shown(self.file.url), remedy="open it again"
             )
         begins, ends = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
         if begins.shape != ends.shape or begins.ndim != 1:
             raise ValueError(f"ranges have shapes {begins.shape} and {ends.shape}; must be 1-D")
         if ((begins < 0) | (begins > ends) | (ends > self.size)).any():
-            url = shown(str(self.file.url))
+            url = shown(self.file.url)
             raise ValueError(f"{url}: a range is not within its {self.size} bytes")
         first = begins // BLOCK_BYTES
         counts = np.where(begins < ends, -(-ends // BLOCK_BYTES) - first, 0)

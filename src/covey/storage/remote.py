@@ -21,16 +21,8 @@ import numpy as np
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
-from covey.storage.driver import (
-    Driver,
-    RemoteFile,
-    UnsupportedOperationError,
-    check_size,
-    read_http_file,
-    read_s3_file,
-    retry,
-    version_of,
-)
+from covey.storage.driver import Driver, RemoteFile, version_of
+from covey.storage.errors import UnsupportedOperationError, retry
 from covey.storage.range_cache import CachedFile, fetched
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, AnyPath, Url, parse_path, shown
@@ -206,19 +198,9 @@ class RemoteStorage(Storage):
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
     def read(self, path: str, limit: int = MAX_METADATA_BYTES) -> bytes:
-        url, driver = self._parse(path), self._driver
-        fs_path = self._fs_path(url)
-
-        def call() -> bytes:
-            if driver.is_http or driver.is_s3:
-                read = read_http_file if driver.is_http else read_s3_file
-                data = driver.wait(read, driver.filesystem, fs_path, url.public, limit)
-            else:
-                check_size(driver.info(fs_path).get("size"), url.public, limit)
-                data = driver.call("cat_file", fs_path)
-            return bytes(data)
-
-        return retry(call, str(url), "reading")
+        url = self._parse(path)
+        get = partial(self._driver.get, self._fs_path(url), limit)
+        return bytes(retry(get, str(url), "reading")[0] or b"")
 
     def write(self, path: str, data: bytes) -> None:
         url = self._parse(path)
@@ -293,7 +275,7 @@ class RemoteStream(io.RawIOBase):
 
     def __init__(self, file: RemoteFile, open_cached: Callable[[], CachedFile]) -> None:
         super().__init__()
-        self.name = shown(str(file.url))
+        self.name = shown(file.url)
         self._file = file
         self._open_cached = open_cached
         self._position = 0
