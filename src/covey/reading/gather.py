@@ -166,7 +166,7 @@ class Gatherer(ForkAware):
     @property
     def is_remote(self) -> bool:
         """Whether shards are remote."""
-        return any(table.files.storage.is_remote for table in self.tables)
+        return any(table.files.storage.is_remote for table in self.rows.tables)
 
     def prefetch(self, ids: Ids, limit: int) -> int | None:
         """Start to fetch remote records into the cache, so that reading them does not wait.
