@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from storages import content, memory_location, ranges, read_at_random, read_rang
 from covey.errors import ClosedError, StorageError
 from covey.storage import cache_directory, open_storage
 from covey.storage.cache import DiskCache, evict, stored_bytes
-from covey.storage.range_cache import BLOCK_BYTES, fetched
+from covey.storage.range_cache import BLOCK_BYTES, fetched, prefetch
 
 BLOCK = BLOCK_BYTES
 NAMES = "abcd"
@@ -76,21 +77,50 @@ def test_fetch_ranges(tmp_path_factory, pairs):
         assert read_ranges(opened, pairs) == [data[begin:end] for begin, end in pairs]
 
 
-def test_near_ranges_are_coalesced(web):
-    (opened,) = open_all(web, "a", 30 * BLOCK)
+def test_ranges_are_coalesced_and_split(web):
+    (opened,) = open_all(web, "a", 100 * BLOCK)
     pairs = [(0, 1), (BLOCK, BLOCK + 1), (5 * BLOCK, 6 * BLOCK), (20 * BLOCK, 21 * BLOCK)]
-    read_ranges(opened, pairs)
-    read_ranges(opened, pairs)
+    for _ in range(2):
+        read_ranges(opened, pairs)
     assert sorted(web[1].reads()) == [
         f"bytes=0-{6 * BLOCK - 1}",
         f"bytes={20 * BLOCK}-{21 * BLOCK - 1}",
     ]
+    # A range does not contain blocks that are present.
+    read_ranges(opened, [(19 * BLOCK, 20 * BLOCK), (21 * BLOCK, 22 * BLOCK)])
+    assert read_ranges(opened, [(0, 100 * BLOCK)]) == [web[1].files["/a"]]
+    sizes = [size_of(wanted) for wanted in web[1].reads()]
+    assert sum(sizes) == 100 * BLOCK
+    assert max(sizes) == 32 * BLOCK
 
 
-def test_long_ranges_are_split(web):
-    (opened,) = open_all(web, "a", 300 * BLOCK)
-    assert read_ranges(opened, [(0, 300 * BLOCK)]) == [web[1].files["/a"]]
-    assert len(web[1].reads()) == 10
+def size_of(wanted):
+    first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+    return last + 1 - first
+
+
+def test_threads_fetch_no_block_twice(web):
+    """Also if they opened the file by different storages, and one of them only prefetches."""
+    files = [open_all(web, "a", 64 * BLOCK)[0] for _ in range(3)]
+    web[1].asked.clear()
+    data = web[1].files["/a"]
+    together = threading.Barrier(2, timeout=20)
+
+    def fault(method, path, attempt):
+        if len(web[1].reads()) < 3:  # until a second request is in flight
+            together.wait()
+        return ""
+
+    web[1].fault = fault
+    assert prefetch([(files[0], *ranges((0, 8 * BLOCK), (50 * BLOCK, 64 * BLOCK)))], 1) is None
+    asked = prefetch([(files[0], *ranges((0, 8 * BLOCK), (50 * BLOCK, 64 * BLOCK)))], 64 * BLOCK)
+    assert asked == 22 * BLOCK
+    pairs = [(begin * BLOCK, (begin + 40) * BLOCK) for begin in (0, 10, 20, 24)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: read_ranges(files[n % 3], [pairs[n % 4]]), range(12)))
+    assert found == [[data[slice(*pairs[n % 4])]] for n in range(12)]
+    assert sum(map(size_of, web[1].reads())) == 64 * BLOCK
+    assert prefetch([(files[1], *ranges((0, 64 * BLOCK)))], 64 * BLOCK) == 0
 
 
 def test_files_are_fetched_concurrently_and_not_checked(web):
@@ -110,15 +140,6 @@ def test_files_are_fetched_concurrently_and_not_checked(web):
     assert {method for method, _, _ in web[1].asked} == {"GET"}
 
 
-@pytest.mark.parametrize("pair", [(-1, 5), (5, 4), (0, 11)])
-def test_invalid_ranges(pair):
-    place = memory_location()
-    place.put("x", b"0123456789")
-    opened = place.storage.open_cached(place.at("x"))
-    with pytest.raises(ValueError, match="not within its 10 bytes"):
-        read_ranges(opened, [pair])
-
-
 def test_closed_file():
     place = memory_location()
     place.put("x", b"0123456789")
@@ -136,13 +157,6 @@ def test_files_without_a_version_are_removed_from_the_cache(web):
     assert len(entries()) == 1
     opened.close()
     assert entries() == []
-
-
-def test_another_storage_finds_the_blocks(web):
-    read_ranges(open_all(web, "a", 3 * BLOCK)[0], [(0, BLOCK)])
-    (again,) = open_all(web, "a", 3 * BLOCK)
-    assert read_ranges(again, [(0, BLOCK)]) == [web[1].files["/a"][:BLOCK]]
-    assert len(web[1].reads()) == 1
 
 
 def test_entries_of_different_servers_differ(web):
@@ -184,13 +198,6 @@ def test_server_ignores_ranges_and_fails(web):
         assert stream.read() == data
         assert stream.seek(5) == 5
         assert stream.read(4) == data[5:9]
-
-
-def test_server_ignores_ranges_and_the_cache_is_small(web):
-    (opened,) = open_all(web, "a", 9 * BLOCK, cache_bytes=8 * BLOCK)
-    web[1].fault = lambda method, path, attempt: "whole"
-    with pytest.raises(StorageError, match="COVEY_CACHE_BYTES"):
-        read_ranges(opened, [(0, 1)])
 
 
 def test_server_without_sizes(web):
@@ -279,24 +286,9 @@ def test_file_larger_than_the_cache(web):
         pair = (block * BLOCK, (block + 1) * BLOCK)
         assert read_ranges(opened, [pair]) == [data[slice(*pair)]]
         assert cached_bytes() <= 8 * BLOCK
-
-
-def test_many_files_larger_than_the_cache(web):
-    files = open_all(web, NAMES, 16 * BLOCK, cache_bytes=20 * BLOCK)
-    for block in range(16):
-        pair = (block * BLOCK, (block + 1) * BLOCK)
-        with fetched([(file, *ranges(pair)) for file in files]):
-            for name, file in zip(NAMES, files, strict=True):
-                assert file.read_at(*pair) == web[1].files[f"/{name}"][slice(*pair)]
-        assert cached_bytes() <= 20 * BLOCK
-    # One entry at a time is dropped, not all of them.
-    assert len(web[1].reads()) < 16 * 4 + 16
-
-
-def test_ranges_that_exceed_the_cache(web):
-    (opened,) = open_all(web, "a", 9 * BLOCK, cache_bytes=8 * BLOCK)
     with pytest.raises(StorageError, match=r"589824 bytes.* 524288; raise .*COVEY_CACHE_BYTES"):
         read_ranges(opened, [(0, 9 * BLOCK)])
+    assert prefetch([(opened, *ranges((0, 3 * BLOCK)))], 64 * BLOCK) is None
     read_ranges(opened, [(0, 8 * BLOCK)])
 
 

@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import pickle
+import shutil
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -402,6 +403,41 @@ def test_removed_decompressed_shards(web, made, mmap):
     with pytest.raises(FileChangedError, match="open it again"):
         numbers(dataset, [100, 50, 1])
     assert numbers(open_site(web, **WHOLE, mmap=mmap), [100, 50, 1]) == [100, 50, 1]
+
+
+# Requests.
+
+
+@pytest.mark.parametrize("site", ["web", "s3"])
+def test_number_of_requests(request, made, site):
+    """Opening takes a request per file; the reads of a plan are fetched once, in long ranges."""
+    place = request.getfixturevalue(site)
+    upload(place, made("big"))
+    size = only_shard(made("big"))[1].__len__()
+    log = (
+        place.objects.asked if site == "web" else request.getfixturevalue("s3_server").log.requests
+    )
+    for threads in (0, 2, 16):
+        shutil.rmtree(cache_directory(), ignore_errors=True)
+        log.clear()
+        dataset = open_site(place, split="train")
+        assert len(log) <= 8
+        for loader in (
+            dataset.sequential(batch_size=4, threads=threads),
+            dataset.batches(3, 4, threads=threads),
+        ):
+            shutil.rmtree(cache_directory() / "blocks", ignore_errors=True)
+            log.clear()
+            assert sum(len(y) for *_, y in loader) >= 288
+            shard = [each for each in log if ".tfrecord" in each[1]]
+            sizes = [size_of(wanted) for method, _, wanted in shard if method == "GET"]
+            assert sum(sizes) == size
+            assert len(shard) <= 12
+
+
+def size_of(wanted):
+    first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+    return last + 1 - first
 
 
 # Indexes.

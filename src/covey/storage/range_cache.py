@@ -399,7 +399,7 @@ def _drop_unneeded(needs: Sequence[tuple[CachedFile, Offsets]], deadline: float)
     for cache, size in sizes.items():
         if size > cache.limit or time.monotonic() > deadline:
             raise cache.full_error(size)
-    unneeded = {file: np.count_nonzero(file._present) - len(blocks) for file, blocks in needs}
-    partial = sorted((file for file in unneeded if unneeded[file] > 0), key=lambda f: -unneeded[f])
+    unneeded = {f: int(f._present.sum() - f._present[blocks].sum()) for f, blocks in needs}
+    partial = sorted((f for f in unneeded if unneeded[f]), key=lambda f: -unneeded[f])
     if not any(evict(file.path) for file in partial):
         time.sleep(_RANDOM.uniform(0, 2 * _POLL_INTERVAL_S))
