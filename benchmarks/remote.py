@@ -213,7 +213,8 @@ def main() -> None:
     if options.serve:
         _serve(options.serve)
         return
-    pythons = [options.old, options.new] if options.old else [options.new]
+    # Not resolved: the interpreter of an environment is a link.
+    pythons = [os.path.abspath(each) for each in (options.old, options.new) if each]
     with tempfile.TemporaryDirectory() as directory:
         _ask(pythons[0], "write", f"{directory}/birds", None, None)
         (shard,) = Path(directory, "birds").glob("*.tfrecord*-of-00001")

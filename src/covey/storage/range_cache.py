@@ -228,9 +228,10 @@ class CachedFile(ForkAware):
                 yield begin, min(begin + _MAX_RANGE_BLOCKS, last)
 
     def fetch(self, first: int, last: int) -> None:
-        """Fetch blocks and write them to the pinned entry; all of them if it has no ranges."""
+        """Fetch blocks and write them to the pinned entry; only all of them without ranges."""
         if self.file.ignores_ranges:
-            self._download()
+            if last - first == len(self._present):
+                self._download()
             return
         data = self.file.read(first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size))
         if data is not None:
