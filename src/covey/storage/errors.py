@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import os
 import random
 import re
 import ssl
@@ -149,6 +150,9 @@ def to_storage_error(error: BaseException, url: str, action: str) -> StorageErro
         return kind(f"{protocol}:// does not support {action}", path=path)
     causes = [*_causes(error)]
     found = type(causes[-1]).__name__
+    number = getattr(causes[-1], "errno", None)
+    if isinstance(number, int):  # a full disk, for instance
+        found = f"{found}, {os.strerror(number)}"
     for status in map(_status, causes):
         if status is not None:
             found = f"HTTP status {status}, {found}"

@@ -296,11 +296,7 @@ class RemoteStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self.seek(0, io.SEEK_CUR)
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._check_open()
         bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.state.size}
         if whence not in bases:
             raise ValueError(f"whence is {whence}; must be 0, 1 or 2")
@@ -311,7 +307,6 @@ class RemoteStream(io.RawIOBase):
         return position
 
     def readinto(self, buffer: Any) -> int:
-        self._check_open()
         if self._pid != os.getpid():
             self._reset()
         view = memoryview(buffer).cast("B")[: max(0, self._file.state.size - self._position)]
@@ -325,10 +320,6 @@ class RemoteStream(io.RawIOBase):
         if not self.closed and self._pid == os.getpid():
             self._stop()
         super().close()
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError(f"{self.name}: the stream is closed; open it again")
 
     def _stop(self) -> None:
         self._pin.close()
