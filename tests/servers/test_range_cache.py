@@ -362,7 +362,7 @@ def test_forked_child(web):
 
     def fault(method, path, attempt):
         if web[1].asked[-1][2].startswith(f"bytes={third}-"):
-            is_requested.set() if attempt else is_requested.wait(timeout=2)
+            is_requested.set() if attempt else is_requested.wait(timeout=0.5)
         return ""
 
     web[1].fault = fault
