@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from covey._threads import DaemonThreads
 from covey.errors import FileChangedError, StorageError
 from covey.storage.base import Stat
 from covey.storage.errors import TruncatedResponseError, retry, to_storage_error
+from covey.untrusted import RegularFile
 from covey.urls import Url
 
 Result = TypeVar("Result")
@@ -283,10 +286,13 @@ async def _get_http(driver: Any, url: str, limit: int, wanted: tuple[int, int] |
         response.raise_for_status()
         found = re.match(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
         size = int(found[2]) if found else response.content_length
-        if wanted is not None and response.status != 206 and size != wanted[1] - wanted[0]:
-            return None, None
-        if wanted is not None and found is not None and int(found[1]) != wanted[0]:
-            raise TruncatedResponseError()
+        if wanted is not None:
+            # The whole file is a valid response to a range that has all of it.
+            is_whole = wanted[0] == 0 and size is not None and size <= wanted[1]
+            if response.status != 206 and not is_whole:
+                return None, None
+            if found is not None and int(found[1]) != wanted[0]:
+                raise TruncatedResponseError()
         _check_size(response.content_length, limit)
         data = bytearray()
         async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
@@ -336,24 +342,27 @@ class RemoteFile(ForkAware):
         self.driver = driver
         self.url = str(url)
         self.state = state
-        self.ignores_ranges = False
-        """Whether the server returns the whole file for any range."""
+        self.copy: RegularFile | None = None
+        """A temporary copy, if the server returns the whole file for any range."""
+        self._copying = threading.Lock()
         self._path = driver.path_of(url)
         self._checked = 0.0  # the time at which the file was known to be unchanged
 
-    def read(self, begin: int, end: int) -> bytes | None:
-        """Return the bytes of a range; None if the server ignores ranges.
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes of a range.
 
         Raises:
             FileChangedError: If the file changed after it was opened.
         """
         action = f"reading bytes {begin} to {end}"
-        return retry(lambda: self._read(begin, end), self.url, action)
+        data = None
+        if self.copy is None:
+            data = retry(lambda: self._read(begin, end), self.url, action)
+        return self._open_copy().read_at(begin, end - begin) if data is None else data
 
     def _read(self, begin: int, end: int) -> bytes | None:
         data, state = self.driver.get(self._path, end - begin, (begin, end))
-        if data is None:
-            self.ignores_ranges = True
+        if data is None:  # the server ignores ranges
             return None
         if len(data) == self.state.size:  # the driver ignores ranges
             data = data[begin:end]
@@ -379,13 +388,19 @@ class RemoteFile(ForkAware):
                 raise FileChangedError()
             self._checked = now
 
-    def download(self, target: str) -> None:
-        """Copy the whole file to a local path, by one request."""
+    def _open_copy(self) -> RegularFile:
+        """Return a temporary copy of the whole file, which is fetched by one request."""
+        with self._copying, tempfile.TemporaryDirectory() as directory:
+            target = os.path.join(directory, "copy")
 
-        def call() -> None:
-            self.driver.call("get_file", self._path, target, timeout=None)
-            self._check_unchanged(time.monotonic())
-            if os.path.getsize(target) != self.state.size:
-                raise TruncatedResponseError()
+            def call() -> None:
+                self.driver.call("get_file", self._path, target, timeout=None)
+                self._check_unchanged(time.monotonic())
+                if os.path.getsize(target) != self.state.size:
+                    raise TruncatedResponseError()
 
-        retry(call, self.url, "reading")
+            if self.copy is None:
+                retry(call, self.url, "reading")
+                self.copy = RegularFile(target)  # the open file outlives its name
+                weakref.finalize(self, self.copy.close)
+            return self.copy

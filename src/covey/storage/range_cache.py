@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import tempfile
 import time
 import uuid
 from collections import defaultdict
@@ -213,9 +212,6 @@ class CachedFile(ForkAware):
             in_flight: The blocks that are being fetched.
             max_gap: Maximum number of other missing blocks between two of a range.
         """
-        if self.file.ignores_ranges:
-            yield 0, len(self._present)
-            return
         present = self._present.copy()
         present[list(in_flight)] = True
         before = np.cumsum(present)
@@ -228,26 +224,14 @@ class CachedFile(ForkAware):
                 yield begin, min(begin + _MAX_RANGE_BLOCKS, last)
 
     def fetch(self, first: int, last: int) -> None:
-        """Fetch blocks and write them to the pinned entry; only all of them without ranges."""
-        if self.file.ignores_ranges:
-            if last - first == len(self._present):
-                self._download()
+        """Fetch blocks and write them to the pinned entry; all blocks if there is a copy."""
+        self._store(first, self.file.read(first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)))
+        if self.file.copy is None or self._present.all():
             return
-        data = self.file.read(first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size))
-        if data is not None:
-            self._store(first, data)
-
-    def _download(self) -> None:
-        parent = os.path.dirname(self.path)
-        with (
-            self.cache.wrap_os_errors(),
-            tempfile.TemporaryDirectory(prefix=".new-", dir=parent) as directory,
-        ):
-            target = os.path.join(directory, "data")
-            self.file.download(target)
-            with open(target, "rb") as file:
-                for first in range(0, len(self._present), _CHUNK_BYTES // BLOCK_BYTES):
-                    self._store(first, file.read(_CHUNK_BYTES))
+        if self.cache.try_make_room(self.size):
+            for begin in range(0, self.size, _CHUNK_BYTES):
+                end = min(begin + _CHUNK_BYTES, self.size)
+                self._store(begin // BLOCK_BYTES, self.file.read(begin, end))
 
     def _store(self, first: int, data: bytes) -> None:
         count = -(-len(data) // BLOCK_BYTES)
@@ -286,9 +270,6 @@ class _InFlight(ForkAware):
             for file, blocks in needs:
                 flying = self._blocks[file.path]
                 missing = file.missing(blocks, update=True).tolist()
-                if missing and file.file.ignores_ranges and flying:
-                    found += {*flying.values()}  # one of them, or the next one, is the whole file
-                    continue
                 found += {flying[block] for block in missing if block in flying}
                 new = [block for block in missing if block not in flying]
                 if new:
@@ -395,8 +376,7 @@ def _drop_unneeded(needs: Sequence[tuple[CachedFile, Offsets]], deadline: float)
     """
     sizes: dict[DiskCache, int] = defaultdict(int)
     for file, blocks in needs:
-        count = len(file._present) if file.file.ignores_ranges else len(blocks)
-        sizes[file.cache] += count * BLOCK_BYTES
+        sizes[file.cache] += len(blocks) * BLOCK_BYTES
     for cache, size in sizes.items():
         if size > cache.limit or time.monotonic() > deadline:
             raise cache.full_error(size)

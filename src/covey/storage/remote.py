@@ -8,22 +8,19 @@ import os
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
-
-import numpy as np
 
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.driver import Driver, RemoteFile, version_of
 from covey.storage.errors import UnsupportedOperationError, retry
-from covey.storage.range_cache import CachedFile, fetched
+from covey.storage.range_cache import CachedFile
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, AnyPath, Url, parse_path, shown
 
@@ -241,14 +238,11 @@ class RemoteStorage(Storage):
         self._driver.run_all([partial(self._find, url, "rm_file", "removing") for url in urls])
 
     def open_stream(self, path: str) -> BinaryIO:
-        file = self._open(path)
-        stream = RemoteStream(file, lambda: self._cached(file))
+        stream = RemoteStream(self._open(path))
         return cast(BinaryIO, io.BufferedReader(stream, _BUFFER_BYTES))
 
     def open_cached(self, path: str) -> CachedFile:
-        return self._cached(self._open(path))
-
-    def _cached(self, file: RemoteFile) -> CachedFile:
+        file = self._open(path)
         if self._cache is None:
             self._cache = DiskCache(self._limit)
         return CachedFile(file, self._cache, repr(_server(self._options)))
@@ -265,30 +259,25 @@ class RemoteStorage(Storage):
 class RemoteStream(io.RawIOBase):
     """The bytes of a remote file, in order, with prefetched ranges.
 
-    Memory is bounded by the prefetched ranges. A file on a server that ignores ranges is downloaded
-    to the cache, and read from there.
+    Memory is bounded by the prefetched ranges.
 
     Args:
         file: The file.
-        open_cached: Opens the same file for random access.
     """
 
-    def __init__(self, file: RemoteFile, open_cached: Callable[[], CachedFile]) -> None:
+    def __init__(self, file: RemoteFile) -> None:
         super().__init__()
         self.name = shown(file.url)
         self._file = file
-        self._open_cached = open_cached
         self._position = 0
         self._reset()
 
     def _reset(self) -> None:
         """Drop all requests, as a forked child must: they belong to its parent."""
         self._pid = os.getpid()
-        self._ranges: deque[tuple[int, int, Future[bytes | None]]] = deque()
+        self._ranges: deque[tuple[int, int, Future[bytes]]] = deque()
         """The begin, end and bytes of the range at the position, and of those that follow it."""
         self._requested = 0
-        self._downloaded: CachedFile | None = None
-        self._pin = ExitStack()
 
     def readable(self) -> bool:
         return True
@@ -310,7 +299,10 @@ class RemoteStream(io.RawIOBase):
         if self._pid != os.getpid():
             self._reset()
         view = memoryview(buffer).cast("B")[: max(0, self._file.state.size - self._position)]
-        data = self._read(len(view)) if view else b""
+        if not view:
+            return 0
+        begin, _, future = self._prefetch()
+        data = memoryview(future.result())[self._position - begin :][: len(view)]
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -322,27 +314,11 @@ class RemoteStream(io.RawIOBase):
         super().close()
 
     def _stop(self) -> None:
-        self._pin.close()
-        if self._downloaded is not None:
-            self._downloaded.close()
         for _, _, future in self._ranges:
             future.cancel()
         self._reset()
 
-    def _read(self, size: int) -> bytes | memoryview:
-        """Return the next bytes, at most `size` of them."""
-        if self._downloaded is None:
-            begin, _, future = self._prefetch()
-            data = future.result()
-            if data is not None:
-                return memoryview(data)[self._position - begin :][:size]
-            self._stop()
-            self._downloaded = self._open_cached()
-            everything = np.array([0]), np.array([self._file.state.size])
-            self._pin.enter_context(fetched([(self._downloaded, *everything)]))
-        return self._downloaded.read_at(self._position, self._position + size)
-
-    def _prefetch(self) -> tuple[int, int, Future[bytes | None]]:
+    def _prefetch(self) -> tuple[int, int, Future[bytes]]:
         """Return the range at the position, and request those that follow it.
 
         The number of prefetched ranges grows with the number of ranges that were read in order.
