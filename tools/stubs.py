@@ -28,18 +28,6 @@ GrownColumn: TypeAlias = tuple[Any, Any, Any, Any]
 SeenTuple: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 """(records, records by kind, first record of each kind, fewest values, most values)"""
 
-ImageTuple: TypeAlias = tuple[
-    dict[str, int],
-    dict[int, int],
-    dict[int, int],
-    int,
-    int,
-    tuple[int, int] | None,
-    tuple[int, int] | None,
-]
-"""(images by format, by channels, by bits, with an EXIF orientation, with an unknown header,
-height and width of the smallest image, of the largest)"""
-
 class Fault(Exception):
     """Invalid bytes or values. The attributes are those of `struct Fault` in src/core/fault.h."""
 

@@ -69,6 +69,7 @@ enum class ImageError : std::uint8_t {
   size,       // not the required size
   channels,   // not the required number of channels
   memory,
+  scans,  // too many scans, see image_header.h
 };
 
 struct ImageFault {

@@ -136,6 +136,9 @@ ImageFault ImageDecoder::decode_with(ImageReader& reader, const ImageSpec& spec,
   if (ImageFault fault = reader.open(data)) return fault;
   ImageSize size = reader.size();
   if (size.pixels() > spec.max_pixels) return {ImageError::too_large, size, 0, {}};
+  if (reader.scans() > max_jpeg_scans(size.pixels(), spec.max_pixels)) {
+    return {ImageError::scans, size, 0, {}};
+  }
   int orientation = 1;
   if (spec.orient) {
     if (const auto header = read_image_header(data)) orientation = header->orientation;

@@ -57,36 +57,54 @@ uint8_t read_exif(Bytes exif) noexcept {
   return read_orientation(exif);
 }
 
-// Walks the segments from SOI to SOS. Between them libjpeg skips bytes other than 0xff, fill bytes
-// (0xff 0xff) and stuffed zeros (0xff 0x00).
+constexpr uint8_t kSos = 0xda, kEoi = 0xd9;
+
+// Returns the next marker of a JPEG that has a segment, or is invalid, and moves `at` after it; 0
+// at the end of the data. libjpeg skips bytes other than 0xff, fill bytes (0xff 0xff) and stuffed
+// zeros (0xff 0x00). TEM and RST have no segment.
+uint8_t next_marker(const uint8_t*& at, const uint8_t* end) noexcept {
+  while (at != end) {
+    at = static_cast<const uint8_t*>(std::memchr(at, 0xff, static_cast<size_t>(end - at)));
+    if (at == nullptr) break;
+    while (at != end && *at == 0xff) ++at;
+    if (at == end) break;
+    const uint8_t marker = *at++;
+    if (marker > 0x01 && (marker < 0xd0 || marker > 0xd7)) return marker;
+  }
+  at = end;
+  return 0;
+}
+
+// Returns the segment of a marker, and moves `at` after it; nothing if it is truncated. The length
+// includes itself. libjpeg skips nothing if it is smaller.
+std::optional<Bytes> next_segment(const uint8_t*& at, const uint8_t* end) noexcept {
+  if (end - at < 2) return std::nullopt;
+  const size_t length = std::max<size_t>(big16(at), 2);
+  if (static_cast<size_t>(end - at) < length) return std::nullopt;
+  const Bytes segment{at + 2, at + length};
+  at += length;
+  return segment;
+}
+
+// Walks the segments from SOI to SOS.
 std::optional<ImageHeader> read_jpeg(Bytes data) noexcept {
   ImageHeader header{.format = ImageFormat::jpeg};
   bool has_frame = false, has_exif = false;
   const uint8_t* at = data.begin + 2;
   for (;;) {
-    at = static_cast<const uint8_t*>(std::memchr(at, 0xff, static_cast<size_t>(data.end - at)));
-    if (at == nullptr) return std::nullopt;
-    while (at != data.end && *at == 0xff) ++at;
-    if (at == data.end) return std::nullopt;
-    const uint8_t marker = *at++;
-    if (marker == 0x00 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd7)) {
-      continue;  // a stuffed zero, TEM and RST have no segment
-    }
-    if (marker == 0xda) {  // SOS
+    const uint8_t marker = next_marker(at, data.end);
+    if (marker == kSos) {
       if (!has_frame) return std::nullopt;
       return header;
     }
-    // SOI, EOI, and the markers that libjpeg rejects.
-    if (marker < 0xc0 || marker == 0xc8 || marker == 0xd8 || marker == 0xd9 ||
+    // SOI, EOI, the end of the data, and the markers that libjpeg rejects.
+    if (marker < 0xc0 || marker == 0xc8 || marker == 0xd8 || marker == kEoi ||
         (marker >= 0xde && marker <= 0xdf) || (marker >= 0xf0 && marker != 0xfe)) {
       return std::nullopt;
     }
-    if (data.end - at < 2) return std::nullopt;
-    // The length includes itself. libjpeg skips nothing if it is smaller.
-    const size_t length = std::max<size_t>(big16(at), 2);
-    if (static_cast<size_t>(data.end - at) < length) return std::nullopt;
-    const Bytes segment{at + 2, at + length};
-    at += length;
+    const std::optional<Bytes> found = next_segment(at, data.end);
+    if (!found) return std::nullopt;
+    const Bytes segment = *found;
     if (marker == 0xe1 && !has_exif && starts_with(segment, kExif)) {
       has_exif = true;
       header.orientation = read_exif(segment);
@@ -300,7 +318,28 @@ const char* name_of(ImageFormat format) noexcept {
   return "";
 }
 
+std::size_t count_jpeg_scans(Bytes data) noexcept {
+  std::size_t scans = 0;
+  const uint8_t* at = data.begin;
+  for (;;) {
+    const uint8_t marker = next_marker(at, data.end);
+    if (marker == 0 || marker == kEoi) return scans;
+    if (marker == 0xd8) continue;  // SOI
+    if (marker == kSos) ++scans;
+    if (!next_segment(at, data.end)) return scans;
+  }
+}
+
+std::size_t max_jpeg_scans(std::uint64_t pixels, std::uint64_t max_pixels) noexcept {
+  constexpr std::uint64_t kScansOfLargest = 16, kMaxScans = 500;
+  constexpr std::uint64_t kDefaultMaxPixels = 64'000'000, kMaxMaxPixels = std::uint64_t{1} << 48;
+  const std::uint64_t largest = std::clamp(max_pixels, kDefaultMaxPixels, kMaxMaxPixels);
+  const std::uint64_t scans = largest * kScansOfLargest / std::max<std::uint64_t>(pixels, 1);
+  return static_cast<std::size_t>(std::min(scans, kMaxScans));
+}
+
 std::optional<ImageHeader> read_image_header(Bytes data) noexcept {
+  if (data.size() < 13) return std::nullopt;  // the shortest header is that of GIF
   if (starts_with(data, "\xff\xd8\xff")) return read_jpeg(data);
   if (starts_with(data, kPngSignature)) return read_png(data);
   if (starts_with(data, "GIF87a") || starts_with(data, "GIF89a")) return read_gif(data);

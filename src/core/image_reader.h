@@ -66,6 +66,9 @@ class ImageReader {
   // The number of channels as stored: 1, 2, 3 or 4; a palette, CMYK and YCCK count as RGB.
   std::size_t channels() const noexcept { return channels_; }
 
+  // The number of scans of a JPEG of several scans, else 1.
+  std::size_t scans() const noexcept { return scans_; }
+
   // Whether samples have 16 bits.
   bool is_deep() const noexcept { return is_deep_; }
 
@@ -85,6 +88,7 @@ class ImageReader {
  protected:
   ImageSize size_;
   std::size_t channels_ = 0;
+  std::size_t scans_ = 1;
   bool is_deep_ = false;
 };
 

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "image_header.h"
+
 extern "C" {
 #include <jerror.h>
 #include <jpeglib.h>
@@ -24,11 +26,6 @@ constexpr std::uint32_t kStripRows = 16;
 // Columns on each side of a box that are decoded as well: the outermost columns of a partial decode
 // lack the neighbours from which chroma is interpolated.
 constexpr std::uint32_t kMargin = 2;
-// A progressive image of a few kilobytes can have any number of scans, each of which takes as long
-// as decoding all pixels.
-constexpr int kMaxScans = 500;
-// An error code besides those of libjpeg.
-constexpr int kTooManyScans = -1;
 constexpr std::size_t kPadding = 64;
 
 struct ErrorManager {
@@ -60,13 +57,6 @@ void skip(j_decompress_ptr info, long count) {
 }
 
 void nothing(j_decompress_ptr) {}
-
-void limit_scans(j_common_ptr common) {
-  const auto info = reinterpret_cast<j_decompress_ptr>(common);
-  if (info->input_scan_number <= kMaxScans) return;
-  info->err->msg_code = kTooManyScans;
-  info->err->error_exit(common);
-}
 
 // Features of JPEG that this version of the library lacks: 12 bits, lossless and arithmetic coding,
 // and partial decoding of some of them.
@@ -106,7 +96,6 @@ class JpegReader final : public ImageReader {
     source_.skip_input_data = skip;
     source_.resync_to_restart = jpeg_resync_to_restart;
     source_.term_source = nothing;
-    monitor_.progress_monitor = limit_scans;
   }
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
@@ -123,11 +112,11 @@ class JpegReader final : public ImageReader {
     source_.next_input_byte = data.begin;
     source_.bytes_in_buffer = data.size();
     info_.src = &source_;
-    info_.progress = &monitor_;
     if (!guarded([this] { jpeg_read_header(&info_, TRUE); })) return fault();
     size_ = {info_.image_height, info_.image_width};
     is_cmyk_ = info_.num_components == 4;
     channels_ = info_.num_components == 1 ? 1 : 3;
+    scans_ = jpeg_has_multiple_scans(&info_) ? count_jpeg_scans(data) : 1;
     if (info_.num_components == 2 || info_.num_components > 4) {
       return {ImageError::unsupported, size_, 0, {}};
     }
@@ -247,8 +236,6 @@ class JpegReader final : public ImageReader {
       fault.code = ImageError::unsupported;
     } else if (code == JERR_INPUT_EOF) {
       fault.message = "the data is truncated";
-    } else if (code == kTooManyScans) {
-      fault.message = "the image has more than 500 scans";
     } else {
       char text[JMSG_LENGTH_MAX];
       error_.base.format_message(reinterpret_cast<j_common_ptr>(&info_), text);
@@ -260,7 +247,6 @@ class JpegReader final : public ImageReader {
   jpeg_decompress_struct info_{};
   ErrorManager error_{};
   jpeg_source_mgr source_{};
-  jpeg_progress_mgr monitor_{};
   bool is_created_ = false;
   bool is_cmyk_ = false;
   std::vector<std::uint8_t> strip_;

@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "feature.h"
+#include "image_header.h"
 
 namespace covey {
 namespace {
 
-// Counts the values of one list type.
+// Counts the values of one list type, and keeps the first string.
 struct Counter {
   Wire wire;
   std::size_t count = 0;
+  Bytes first{};
 
   void clear() noexcept { count = 0; }
   bool one_int(std::uint64_t) noexcept {
@@ -32,13 +34,13 @@ struct Counter {
     count += number;
     return true;
   }
-  bool string(Bytes) noexcept {
-    ++count;
+  bool string(Bytes value) noexcept {
+    if (count++ == 0) first = value;
     return true;
   }
 };
 
-Failure count_values(Bytes feature, int& kind, std::size_t& count) {
+Failure count_values(Bytes feature, int& kind, std::size_t& count, Bytes& first) {
   // The list type is known only at the end of a Feature, so an unusual Feature is parsed twice.
   Counter counter{Wire::ints};
   if (Failure failure = read_feature(feature, counter, kind)) return failure;
@@ -47,6 +49,7 @@ Failure count_values(Bytes feature, int& kind, std::size_t& count) {
     if (Failure failure = read_feature(feature, counter, kind)) return failure;
   }
   count = counter.count;
+  first = counter.first;
   return {};
 }
 
@@ -71,6 +74,14 @@ void Seen::add(std::size_t record, int kind, std::size_t count) noexcept {
   if (kind == 0) return;
   least = std::min(least, count);
   most = std::max(most, count);
+}
+
+void Seen::add_image(std::size_t record, Bytes value) noexcept {
+  constexpr std::size_t kImages = 4, kDeepImages = 5;
+  const auto header = read_image_header(value);
+  if (!header) return;
+  const std::size_t kind = header->bits == 16 ? kDeepImages : kImages;
+  if (by_kind[kind]++ == 0) first_of_kind[kind] = record;
 }
 
 Seen& Survey::Keys::at(std::size_t place, std::string_view key) {
@@ -114,10 +125,12 @@ Fault Survey::add(Bytes record) {
       const auto [key, feature] = in_context_[i];
       int kind;
       std::size_t count = 0;
-      if (Failure failure = count_values(feature, kind, count)) return failure;
+      Bytes first;
+      if (Failure failure = count_values(feature, kind, count, first)) return failure;
       Seen& seen = context_.at(i, key);
       seen.records += 1;
       seen.add(number, kind, count);
+      if (kind == static_cast<int>(Wire::bytes) && count == 1) seen.add_image(number, first);
     }
     for (std::size_t i = 0; i < in_lists_.size(); ++i) {
       const auto [key, list] = in_lists_[i];
@@ -135,7 +148,8 @@ Fault Survey::add(Bytes record) {
         if (Failure failure = steps.bytes(step)) return failure;
         int kind;
         std::size_t count = 0;
-        if (Failure failure = count_values(step, kind, count)) return failure;
+        Bytes first;
+        if (Failure failure = count_values(step, kind, count, first)) return failure;
         seen.add(number, kind, count);
         // Unlike a key, a step without a list counts: it has no values.
         if (kind == 0) seen.least = 0;

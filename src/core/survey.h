@@ -17,14 +17,17 @@ namespace covey {
 
 // The statistics of one key.
 struct Seen {
-  std::size_t records = 0;                     // records that have the key
-  std::array<std::size_t, 4> by_kind{};        // records with no list, bytes, floats, ints
-  std::array<std::size_t, 4> first_of_kind{};  // index of the first record of each
+  std::size_t records = 0;  // records that have the key
+  // Records with no list, bytes, floats, ints; of those with one byte string, an encoded image of 8
+  // bits, and one of 16 bits.
+  std::array<std::size_t, 6> by_kind{};
+  std::array<std::size_t, 6> first_of_kind{};  // index of the first record of each
   std::size_t least =
       std::numeric_limits<std::size_t>::max();  // number of values (per step, for lists)
   std::size_t most = 0;
 
   void add(std::size_t record, int kind, std::size_t count) noexcept;
+  void add_image(std::size_t record, Bytes value) noexcept;
 };
 
 class Survey {

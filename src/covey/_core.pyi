@@ -15,18 +15,6 @@ GrownColumn: TypeAlias = tuple[Any, Any, Any, Any]
 SeenTuple: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 """(records, records by kind, first record of each kind, fewest values, most values)"""
 
-ImageTuple: TypeAlias = tuple[
-    dict[str, int],
-    dict[int, int],
-    dict[int, int],
-    int,
-    int,
-    tuple[int, int] | None,
-    tuple[int, int] | None,
-]
-"""(images by format, by channels, by bits, with an EXIF orientation, with an unknown header,
-height and width of the smallest image, of the largest)"""
-
 class Fault(Exception):
     """Invalid bytes or values. The attributes are those of `struct Fault` in src/core/fault.h."""
 
@@ -113,6 +101,14 @@ def image_header(data: Buffer) -> tuple[str, int, int, int, int, int] | None:
     Return (format, height, width, channels, bits, EXIF orientation) of an encoded image, or None if the bytes are not a JPEG, PNG, GIF, BMP or WebP image.
     """
 
+def jpeg_scans(data: Buffer, pixels: int, max_pixels: int) -> tuple[int, int]:
+    """
+    Return the number of scans of a JPEG, and the maximum for an image of `pixels`.
+    """
+
+def image_summary(data: Buffer) -> dict[str, Any]:
+    """Return the covey.schema.images.ImageSummary of one encoded image."""
+
 class ImageSurvey:
     """Statistics of the encoded images of records, by key."""
 
@@ -122,8 +118,10 @@ class ImageSurvey:
         Add the records at these offsets; those that are not an Example are ignored.
         """
 
-    def results(self) -> list[ImageTuple]:
-        """Return the statistics of each key."""
+    def results(self) -> list[dict[str, Any]]:
+        """
+        Return the statistics of each key, as covey.schema.images.ImageSummary.
+        """
 
 def image_decoders() -> list[str]:
     """
@@ -502,7 +500,7 @@ class Survey:
     def records(self) -> int: ...
     def context(self) -> dict[str, SeenTuple]:
         """
-        Return by key: (records that have it, records by list type (none, bytes, floats, ints), first record of each type, minimum and maximum number of values).
+        Return by key: (records that have it, records by list type (none, bytes, floats, ints, one byte string that is an image of 8 bits, or of 16 bits), first record of each type, minimum and maximum number of values).
         """
 
     def lists(self) -> dict[str, SeenTuple]:

@@ -31,6 +31,7 @@ LABEL_NAMES = (
     "category",
     "intent",
     "species",
+    "image/class/label",
 )
 """Common names of label features; the first one that exists is used."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from covey.index import Index
     from covey.index.format import Shard
     from covey.schema import Features
-    from covey.schema.image_summary import ImageSummary
+    from covey.schema.images import ImageSummary
 
 __all__ = [
     "DuplicatePair",

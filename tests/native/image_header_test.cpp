@@ -222,6 +222,27 @@ TEST(image_header_webp) {
   CHECK(!read(webp(riff("ICCP", std::string(30, 'x')))));
 }
 
+TEST(scans_of_a_jpeg) {
+  const auto count = [](const std::string& data) {
+    const Exact copy(data);
+    return count_jpeg_scans(copy.bytes());
+  };
+  const std::string scan = segment(0xda, "xxxxxx") + "\1\xff\0\2\xff\xd3\3"s;
+  const std::string start = "\xff\xd8"s + segment(0xe1, "\xff\xda\0\2"s);
+  CHECK(count("") == 0);
+  CHECK(count(start) == 0);
+  CHECK(count(start + scan) == 1);
+  const std::string three = start + scan + segment(0xc4, "\xff\xda"s) + scan + "\xff" + scan;
+  CHECK(count(three) == 3);
+  CHECK(count(three + "\xff\xd9"s + scan) == 3);
+  CHECK(count(three + "\xff\xda\xff"s) == 4);
+  CHECK(max_jpeg_scans(1, 1) == 500);
+  CHECK(max_jpeg_scans(64'000'000, 1) == 16);
+  CHECK(max_jpeg_scans(64'000'000, 128'000'000) == 32);
+  CHECK(max_jpeg_scans(64'000'000, ~std::uint64_t{0}) == 500);
+  CHECK(max_jpeg_scans(0, 0) == 500);
+}
+
 // Cut images and images with one wrong byte: the address sanitizer detects reads past the end.
 TEST(image_header_hostile) {
   const std::string exif = tiff(false, 6);

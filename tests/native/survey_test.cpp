@@ -10,7 +10,7 @@
 namespace covey::testing {
 namespace {
 
-using Kinds = std::array<std::size_t, 4>;
+using Kinds = std::array<std::size_t, 6>;
 
 Fault add(Survey& survey, const std::string& record) {
   const Exact copy(record);
@@ -41,6 +41,18 @@ TEST(survey_counts_records_kinds_and_values) {
   CHECK(b.records == 4 && b.least == 1 && b.most == 3);
   CHECK(b.by_kind == Kinds{1, 2, 1, 0});
   CHECK(b.first_of_kind == Kinds{2, 0, 1, 0});
+}
+
+TEST(survey_counts_encoded_images) {
+  const std::string gif = "GIF89a" + std::string("\5\0\4\0\0\0\0", 7);
+  const Survey survey = survey_of({
+      example(entry("a", strings({gif})) + entry("b", strings({gif, gif}))),
+      example(entry("a", strings({"text"})) + entry("b", ints({1}))),
+      example(entry("a", strings({gif})) + entry("b", strings({gif}))),
+      example(entry("a", strings({gif.substr(0, 9)}))),
+  });
+  CHECK(survey.context().at("a").by_kind == Kinds{0, 4, 0, 0, 2, 0});
+  CHECK(survey.context().at("b").by_kind == Kinds{0, 2, 0, 1, 1, 0});
 }
 
 TEST(survey_of_packed_and_unpacked_values) {

@@ -19,8 +19,8 @@ constexpr std::array<std::pair<std::string_view, Crop>, 4> kCrops{{{"none", Crop
                                                                    {"squash", Crop::squash},
                                                                    {"center", Crop::center},
                                                                    {"random", Crop::random}}};
-constexpr std::array<const char*, 7> kCodes{"",     "unsupported", "corrupt", "too_large",
-                                            "size", "channels",    "memory"};
+constexpr std::array<const char*, 8> kCodes{"",     "unsupported", "corrupt", "too_large",
+                                            "size", "channels",    "memory",  "scans"};
 
 void init(PyImageSpec* self, std::pair<std::uint32_t, std::uint32_t> size, std::size_t channels,
           std::string_view crop, std::uint64_t max_pixels, bool is_deep, bool as_stored,

@@ -59,7 +59,8 @@ void register_survey(nb::module_& m) {
       .def(
           "context", [](const Survey& survey) { return to_dict(survey.context()); },
           nb::sig("def context(self) -> dict[str, SeenTuple]"),
-          "Return by key: (records that have it, records by list type (none, bytes, floats, ints), "
+          "Return by key: (records that have it, records by list type (none, bytes, floats, "
+          "ints, one byte string that is an image of 8 bits, or of 16 bits), "
           "first record of each type, minimum and maximum number of values).")
       .def(
           "lists", [](const Survey& survey) { return to_dict(survey.lists()); },

@@ -261,7 +261,7 @@ def _estimate_row(columns: ExportColumns) -> float:
 
 def _estimate_pixels(dataset: Any, name: str, kind: Image) -> int | None:
     """Return the size of the largest decoded image; None if the index does not know it."""
-    largest, (height, width, channels) = dataset.image_summary(name).largest, kind.shape
+    largest, (height, width, channels) = dataset.image_summary(name)["largest"], kind.shape
     if height is None or width is None:
         if largest is None:
             return None

@@ -14,7 +14,7 @@ from covey import _core
 from covey.errors import PlanError
 from covey.loader.options import accepted
 from covey.plan.base import check_int, check_seed
-from covey.schema.pixel_options import parse_size
+from covey.schema.pixels import parse_size
 
 
 class Augmenter(ABC):

@@ -105,7 +105,6 @@ def describe_build() -> dict[str, Any]:
         "numpy": np.__version__,
         "crc32c": _core.crc32c_implementations()[0],
         "image_decoders": list(_core.image_decoders()),
-        "simplejpeg": _version("simplejpeg"),
         "pillow": _version("pillow"),
     }
 
@@ -127,9 +126,8 @@ def _build_lines(build: dict[str, Any]) -> Iterator[str]:
     for decoder in build["image_decoders"]:
         yield f"image decoder: {decoder}"
     if not build["image_decoders"]:
-        yield "image decoder: none in this build; simplejpeg and Pillow decode images"
-    for package in ("simplejpeg", "pillow"):
-        yield f"{package}: {build[package] or 'not installed'}"
+        yield "image decoder: none in this build; Pillow decodes images"
+    yield f"pillow: {build['pillow'] or 'not installed'}"
 
 
 def _lines(found: Info) -> Iterator[str]:
@@ -186,16 +184,18 @@ def _split_details(split: SplitOverview, found: Info) -> Iterator[str]:
 
 def _values(split: SplitOverview) -> Iterator[str]:
     """Yield the lines of images and of a table of values."""
+    from covey.schema.images import describe_images
+
     of_all = split.values_of == split.records
     of = f"all {split.values_of:,} examples"
     if not of_all:
         of = f"the first {split.values_of:,} examples"
     for name, images in split.images.items():
-        yield f"{split.name}: {shorten(name)!r} has {images}"
+        yield f"{split.name}: {shorten(name)!r} has {describe_images(images)}"
     for name, value in split.values.items():
         if value.images is not None and name not in split.images:
             note = "" if of_all else f" in {of}"
-            yield f"{split.name}: {shorten(name)!r} has {value.images}{note}"
+            yield f"{split.name}: {shorten(name)!r} has {describe_images(value.images)}{note}"
     if split.values_error:
         yield f"{split.name}: the examples cannot be read: {split.values_error}"
     rows = [
@@ -326,7 +326,7 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
         "reason": split.reason,
         "label": split.label,
         "classes": None,
-        "images": {name: each.to_json() for name, each in split.images.items()},
+        "images": dict(split.images),
         "values": {name: _values_to_dict(each) for name, each in split.values.items()},
         "values_of": split.values_of,
         "values_error": split.values_error,
@@ -349,8 +349,7 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
 def _values_to_dict(value: ValueSummary) -> dict[str, Any]:
     from covey.cli.values import to_json
 
-    images = None if value.images is None else value.images.to_json()
-    return to_json({**vars(value), "images": images})  # type: ignore[no-any-return]
+    return to_json(vars(value))  # type: ignore[no-any-return]
 
 
 def histogram(counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:

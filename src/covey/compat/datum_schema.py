@@ -302,7 +302,11 @@ class DatumSchema:
             raise
         if any(isinstance(kind, Steps) for kind in kinds.values()):
             raise FeatureError("the serializer returned SequenceExamples; must be Examples")
-        found = {name: kind for name, kind in kinds.items() if isinstance(kind, Tensor)}
+        found = {
+            name: Tensor("bytes") if isinstance(kind, Image) else kind
+            for name, kind in kinds.items()
+            if isinstance(kind, (Image, Tensor))
+        }
         # A key without values has no type.
         empty = Tensor("float32", (None,), default=[])
         return {name: found.get(name, empty) for name in self._survey.context()}

@@ -41,9 +41,8 @@ from covey.results import SkippedRecord
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.image_summary import ImageSummary
-from covey.schema.pixel_options import check_max_pixels
-from covey.schema.pixels import ImageColumn, decode_images, different_sizes
+from covey.schema.images import ImageSummary, join_images
+from covey.schema.pixels import ImageColumn, check_max_pixels, decode_images, different_sizes
 from covey.schema.types import Feature
 
 if TYPE_CHECKING:
@@ -432,16 +431,16 @@ class Dataset:
             return
         for name in content.image_names:
             feature, known = content.features[name], self.image_summary(name)
-            sizes = {size for size in (known.smallest, known.largest) if size is not None}
+            sizes = {size for size in (known["smallest"], known["largest"]) if size}
             assert isinstance(feature, Image)
-            is_rotated = feature.exif_orientation and known.oriented > 0
+            is_rotated = feature.exif_orientation and known["oriented"] > 0
             if None in feature.shape[:2] and len(sizes) > 1 and not is_rotated:
                 raise content.explain_sizes(different_sizes(sizes, feature=name))
 
     def image_summary(self, name: str) -> ImageSummary:
         """Return what the index knows of the images of a feature, in all of its records."""
         summaries = [table.index.metadata.images or {} for table in self.tables]
-        return sum((each[name] for each in summaries if name in each), ImageSummary())
+        return join_images(each[name] for each in summaries if name in each)
 
     # Selections.
 

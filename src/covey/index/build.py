@@ -31,7 +31,7 @@ from covey.index.scan import map_blocks, open_source, scan_shards, state_of
 from covey.labels import Classes, guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
+from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.infer import RecordCounts, record_kinds, survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.tfrecord import Block, RecordReader

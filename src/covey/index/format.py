@@ -32,7 +32,7 @@ from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import FormatError
 from covey.filenames import sidecar_stem
 from covey.schema import ClassLabel, Features
-from covey.schema.image_summary import ImageSummary
+from covey.schema.images import ImageSummary, parse_summary
 from covey.schema.json import features_from_json, features_to_json
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import MAX_SHARDS, RegularFile, brief, check_path, os_errors, parse_json
@@ -348,7 +348,7 @@ class IndexMetadata:
             "features": features_to_json(self.features),
         }
         if self.images:
-            content["images"] = {name: each.to_json() for name, each in self.images.items()}
+            content["images"] = dict(self.images)
         if self.parts:
             content["parts"] = self.parts
         content["content_checksum"] = content_checksum(content)
@@ -389,8 +389,7 @@ class IndexMetadata:
                 shards=tuple(_shard_from_json(each, path) for each in shards),
                 order=_typed(content["order"], dict),
                 single_stream=_typed(content["single_stream"], bool),
-                images=images
-                and {name: ImageSummary.from_json(each) for name, each in images.items()},
+                images=images and {name: parse_summary(each) for name, each in images.items()},
                 parts=tuple(_typed(each, str) for each in _typed(content.get("parts", []), list)),
             )
         except FormatError:

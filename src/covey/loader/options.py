@@ -15,7 +15,7 @@ from covey._threads import cpu_count
 from covey.errors import FeatureError, PlanError, check, check_int
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey
-from covey.schema.pixel_options import Crop, Decode, ImageOptions
+from covey.schema.pixels import Crop, Decode, ImageOptions
 
 SEEDED = ("rng", "step", "row")
 
@@ -151,7 +151,7 @@ class LoadOptions:
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
             called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
         decode_images: Decode images to pixels.
-        images: Options of :class:`covey.schema.pixel_options.ImageOptions`.
+        images: Options of :class:`covey.schema.pixels.ImageOptions`.
         pad: Value with which ragged features are padded to the longest row of a batch, True for 0;
             or a dict of the features to pad and their values, among them features that `transform`
             returns. Strings are padded with ``""``. x then is a dict, with the lengths of the rows

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey import _core
 from covey.arrays import RaggedArray, SparseBatch, StringArray
 from covey.results import ValueSummary
 from covey.schema import ClassLabel, Features, Image
 from covey.schema.columns import STRINGS
-from covey.schema.image_summary import ImageSummary
-from covey.schema.images import read_header
+from covey.schema.images import join_images
 
 MAX_BINS = 40
 """Most bins of a histogram."""
@@ -73,7 +73,7 @@ class ValueSurvey:
 class _FeatureSurvey:
     def __init__(self, kind: Any, max_values: int) -> None:
         self._is_image = isinstance(kind, Image)
-        self._images = ImageSummary()
+        self._images = join_images([])
         self.sizes: Counter[tuple[int, int]] = Counter()
         self._stored = _ValueSample(max_values)
         self._is_float = False
@@ -88,11 +88,10 @@ class _FeatureSurvey:
 
     def add(self, column: Any) -> None:
         if self._is_image:
-            for data in column:
-                found = _image(data)
-                self._images += found
-                if self._stored.limit and found.smallest is not None:
-                    self.sizes[found.smallest] += 1
+            found = [_core.image_summary(data) for data in column]
+            self._images = join_images([self._images, *found])
+            if self._stored.limit:
+                self.sizes.update(each["smallest"] for each in found if each["smallest"])
             return
         if isinstance(column, (RaggedArray, SparseBatch)):
             self._has_lengths = True
@@ -201,22 +200,6 @@ def _bin(
         return None
     binned, _ = np.histogram(values, edges, weights=counts)
     return Histogram(edges, binned.astype(np.int64), is_lengths)
-
-
-def _image(data: bytes) -> ImageSummary:
-    header = read_header(data)
-    if header is None:
-        return ImageSummary(unknown=1)
-    size = header.height, header.width
-    return ImageSummary(
-        {header.format: 1},
-        {header.channels: 1},
-        {header.bits: 1},
-        int(header.orientation != 1),
-        0,
-        size,
-        size,
-    )
 
 
 def _numbers(column: Any) -> NDArray[Any] | None:

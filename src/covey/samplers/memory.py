@@ -18,8 +18,7 @@ from covey.plan.base import BatchKey, check_int, check_option, check_seed
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 from covey.schema import Image
-from covey.schema.pixel_options import check_max_pixels, parse_size
-from covey.schema.pixels import read_pixels
+from covey.schema.pixels import check_max_pixels, parse_size, read_pixels
 from covey.storage import open_storage
 from covey.urls import AnyPath, parse_path, shown
 

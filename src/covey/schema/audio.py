@@ -9,24 +9,26 @@ soundfile is imported only when an encoded file must be decoded.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import RaggedArray
-from covey.errors import FeatureError, StorageError
+from covey.errors import FeatureError, check
 from covey.schema.columns import MAX_EXAMPLE_BYTES, Column, Shape, as_array
+from covey.schema.images import explained_import, file_of
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED
-from covey.untrusted import read_file
 
+_check = functools.partial(check, error=FeatureError)
 MAX_AUDIO_BYTES = 1 << 31
 """Maximum size of an encoded file."""
 FORMATS = ("WAV", "FLAC", "OGG", "MP3")
@@ -81,34 +83,23 @@ class Audio(Tensor):
         encoding: Literal["bytes", "zlib", "list"] = "bytes",
         default: Any = REQUIRED,
     ) -> None:
-        if sample_rate is not None and (
-            isinstance(sample_rate, bool)
-            or not isinstance(sample_rate, (int, np.integer))
-            or not 0 < sample_rate <= MAX_SAMPLE_RATE
+        is_integer = isinstance(sample_rate, (int, np.integer)) and sample_rate is not True
+        is_valid = sample_rate is None or (is_integer and 0 < sample_rate <= MAX_SAMPLE_RATE)
+        _check("sample_rate", sample_rate, is_valid, "an integer >= 1, or None")
+        encodings = ("bytes", "zlib", "list")
+        _check("encoding", encoding, encoding in encodings, encodings)
+        for name, value in (
+            ("sample_rate", None if sample_rate is None else int(sample_rate)),
+            ("dtype", dtype),
+            ("shape", shape),
+            ("encoding", encoding),
+            ("default", REQUIRED),
         ):
-            raise FeatureError(
-                option="sample_rate", found=sample_rate, allowed="an integer >= 1, or None"
-            )
-        if encoding not in ("bytes", "zlib", "list"):
-            raise FeatureError(
-                option="encoding", found=encoding, allowed="'bytes', 'zlib' or 'list'"
-            )
-        values = {
-            "sample_rate": None if sample_rate is None else int(sample_rate),
-            "dtype": dtype,
-            "shape": shape,
-            "encoding": encoding,
-            "default": REQUIRED,
-        }
-        for name, value in values.items():
             object.__setattr__(self, name, value)
         super().__post_init__()
-        if self.dtype not in AUDIO_DTYPES:
-            raise FeatureError(option="dtype", found=dtype, allowed="'float32' or 'int16'")
-        if len(self.shape) not in (1, 2) or not all(self.shape[1:]):
-            raise FeatureError(
-                option="shape", found=self.shape, allowed="(length,) or (length, channels)"
-            )
+        _check("dtype", dtype, self.dtype in AUDIO_DTYPES, AUDIO_DTYPES)
+        is_valid = len(self.shape) in (1, 2) and all(self.shape[1:])
+        _check("shape", self.shape, is_valid, "(length,) or (length, channels)")
         if default is not REQUIRED:
             object.__setattr__(self, "default", self.to_samples(default))
             super().__post_init__()
@@ -159,42 +150,35 @@ class Audio(Tensor):
         """
         if isinstance(value, Mapping):
             data = _file_of(value)
-            if data is not None:
-                return self._decode(data)
-            if "array" not in value or "sampling_rate" not in value:
+            if data is None and not {"array", "sampling_rate"} <= value.keys():
                 raise FeatureError(
                     f"the audio is a dict of {', '.join(map(repr, value))}; must have 'bytes', or "
                     "'array' and 'sampling_rate'"
                 )
-            self._check(value["sampling_rate"])
-            return self._fit(as_array(value["array"]))
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return self._decode(bytes(value))
-        if isinstance(value, (str, os.PathLike)):
+        elif isinstance(value, (str, os.PathLike)):
             raise FeatureError(
                 f"the audio is of type {type(value).__name__}; must be an array, or the bytes of a "
                 "file",
                 remedy="read the file: pathlib.Path(path).read_bytes()",
             )
-        return self._fit(as_array(value))
-
-    def _decode(self, data: bytes) -> NDArray[Any]:
-        samples, rate = decode_audio(data, self.dtype)
-        self._check(rate)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(value)
+        else:
+            return self._fit(as_array(value))
+        if data is None:
+            samples, rate = as_array(value["array"]), value["sampling_rate"]
+        else:
+            samples, rate = decode_audio(data, self.dtype)
+        if rate is None or rate != self.sample_rate:
+            is_unknown = self.sample_rate is None
+            raise FeatureError(
+                f"the audio has a sampling rate of {rate} Hz; "
+                + ("the feature has none" if is_unknown else f"must be {self.sample_rate} Hz"),
+                remedy=f"declare the feature as covey.Audio({rate})"
+                if is_unknown
+                else "resample it before writing",
+            )
         return self._fit(samples)
-
-    def _check(self, rate: Any) -> None:
-        """Check the sampling rate of a sound."""
-        if self.sample_rate is None:
-            raise FeatureError(
-                f"the audio has a sampling rate of {rate} Hz, but that of the feature is unknown",
-                remedy=f"declare the feature as covey.Audio({rate})",
-            )
-        if rate != self.sample_rate:
-            raise FeatureError(
-                f"the audio has a sampling rate of {rate} Hz; must be {self.sample_rate} Hz",
-                remedy="resample it before writing",
-            )
 
     def _fit(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Return samples with the dtype and the number of dimensions of the feature."""
@@ -209,28 +193,27 @@ class Audio(Tensor):
             )
         channels = samples.shape[1] if samples.ndim == 2 else 1
         if channels != self.channels and samples.size:
-            shape = (None,) if channels == 1 else (None, channels)
             raise FeatureError(
                 f"the audio has {_count(channels)}; must have {_count(self.channels)}",
-                remedy=f"declare the feature as covey.Audio(shape={shape}), or convert the samples "
-                "before writing, such as to the mean of the channels",
+                remedy=f"declare the feature as covey.Audio(shape={_shape_of(channels)}), or "
+                "convert the samples before writing, such as to the mean of the channels",
             )
         return Column("", self.dtype, self.shape).coerce(samples)  # type: ignore[no-any-return]
 
     def _convert(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Return samples with the dtype of the feature."""
-        if samples.size == 0 or samples.dtype == self.dtype:
-            return samples
-        if samples.dtype.kind == "i" and samples.dtype.itemsize == 2 and self.dtype == "float32":
+        kind = samples.dtype.kind
+        if self.dtype == "float32" and kind == "i" and samples.dtype.itemsize == 2:
             return samples.astype(np.float32) / np.float32(_SCALE)
-        if samples.dtype.kind == "f":
-            return to_int16(samples) if self.dtype == "int16" else samples
-        if samples.dtype.kind in "iu" and self.dtype == "int16":
-            return samples  # the column checks the range
-        raise FeatureError(
-            f"the samples have dtype {samples.dtype}; must be int16 or floats",
-            remedy="convert them: integers of other sizes have another range",
-        )
+        if self.dtype == "int16" and kind == "f":
+            return to_int16(samples)
+        # The column checks the range of integers.
+        if samples.size and kind not in ("iu" if self.dtype == "int16" else "f"):
+            raise FeatureError(
+                f"the samples have dtype {samples.dtype}; must be int16 or floats",
+                remedy="convert them: integers of other sizes have another range",
+            )
+        return samples
 
 
 def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:
@@ -274,13 +257,26 @@ def is_hugging_face_audio(value: Any) -> bool:
 def guess_audio(value: Mapping[str, Any]) -> Audio:
     """Return the feature of a sound of a Hugging Face dataset."""
     data = _file_of(value)
-    if data is None:
-        samples = as_array(value["array"])
-        dtype = "int16" if samples.dtype == np.int16 else "float32"
-        rate, channels = value["sampling_rate"], samples.shape[1] if samples.ndim == 2 else 1
-    else:
-        dtype, (rate, channels) = "float32", read_audio_header(data)[:2]
-    return Audio(rate, dtype, shape=(None,) if channels == 1 else (None, channels))
+    if data is not None:
+        return infer_audio(data)
+    samples = as_array(value["array"])
+    dtype = "int16" if samples.dtype == np.int16 else "float32"
+    channels = samples.shape[1] if samples.ndim == 2 else 1
+    return Audio(value["sampling_rate"], dtype, shape=_shape_of(channels))
+
+
+def infer_audio(data: bytes) -> Audio:
+    """Return the feature of an encoded file.
+
+    Raises:
+        FeatureError: If it is not a file of a supported format.
+    """
+    with _opened(data) as file:
+        return Audio(file.samplerate, shape=_shape_of(file.channels))
+
+
+def _shape_of(channels: int) -> Shape:
+    return (None,) if channels == 1 else (None, channels)
 
 
 def unify_audio(a: Audio, b: Audio) -> Audio | None:
@@ -293,35 +289,16 @@ def unify_audio(a: Audio, b: Audio) -> Audio | None:
 
 def _file_of(value: Mapping[str, Any]) -> bytes | None:
     """Return the encoded file of a dict of Hugging Face; None if it has none."""
-    data, path = value.get("bytes"), value.get("path")
-    if data is not None:
-        return bytes(data)
-    if "array" in value or not isinstance(path, (str, os.PathLike)):
-        return None
-    try:
-        return read_file(path, MAX_AUDIO_BYTES)
-    except StorageError as error:
-        raise FeatureError(f"the audio cannot be read: {error}") from None
-    except ValueError as error:
-        raise FeatureError(f"the audio is {path!r}, which is not a valid path: {error}") from None
+    return file_of(value, "audio", MAX_AUDIO_BYTES)
 
 
 # Encoded files.
 
 
-class MissingSoundfileError(FeatureError):
-    """soundfile is not installed, which is not the fault of a record."""
-
-
 def import_soundfile() -> Any:
     """Import soundfile."""
-    try:
+    with explained_import("soundfile, which decodes audio files,", "audio"):
         import soundfile
-    except (ImportError, OSError):  # OSError: libsndfile is missing
-        raise MissingSoundfileError(
-            "soundfile, which decodes audio files, is not installed; "
-            "run: pip install 'covey[audio]'"
-        ) from None
     return soundfile
 
 
@@ -331,15 +308,6 @@ def encode_wav(samples: NDArray[Any], feature: Audio) -> bytes:
     subtype = "PCM_16" if feature.dtype == "int16" else "FLOAT"
     import_soundfile().write(file, samples, feature.sample_rate, subtype, format="WAV")
     return file.getvalue()
-
-
-class AudioHeader(NamedTuple):
-    """The header of an encoded file."""
-
-    sample_rate: int
-    channels: int
-    frames: int
-    """Samples of each channel, as the header claims."""
 
 
 def audio_format(head: bytes) -> str | None:
@@ -357,16 +325,6 @@ def audio_format(head: bytes) -> str | None:
     # An ID3 tag, or the sync bits of a frame of layer 3.
     is_frame = head[:1] == b"\xff" and len(head) > 2 and head[1] & 0xE6 == 0xE2
     return "MP3" if head[:3] == b"ID3" or is_frame else None
-
-
-def read_audio_header(data: bytes) -> AudioHeader:
-    """Return the header of an encoded file.
-
-    Raises:
-        FeatureError: If it is not a file of a supported format.
-    """
-    with _opened(data) as file:
-        return AudioHeader(file.samplerate, file.channels, file.frames)
 
 
 def decode_audio(data: bytes, dtype: str) -> tuple[NDArray[Any], int]:

@@ -17,6 +17,7 @@ from covey.errors import ExampleError, FeatureError
 from covey.schema.codec import count_rows, flat_items, leaf, nest
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.diagnostics import add_feature, example_reason
+from covey.schema.images import recorded_image
 from covey.schema.lattice import (
     DECIMAL,
     Seen,
@@ -343,7 +344,8 @@ def record_kinds(counts: RecordCounts) -> dict[str, Feature]:
         if dtype is None:
             continue
         if is_everywhere and low == high:
-            kinds[key] = Tensor(dtype, () if high == 1 else (high,))
+            image = recorded_image(each[1]) if high == 1 else None
+            kinds[key] = image or Tensor(dtype, () if high == 1 else (high,))
         else:
             kinds[key] = Tensor(dtype, (None,), default=[])
     for key, each in lists.items():

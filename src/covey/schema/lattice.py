@@ -31,8 +31,7 @@ from covey.arrays import SparseArray
 from covey.errors import FeatureError, escape
 from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
 from covey.schema.columns import NUMBERS, STRINGS, Shape, as_array, inexact_integer, unify_shapes
-from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
-from covey.schema.images import Image
+from covey.schema.images import Image, is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.tensor import Tensor
 from covey.schema.types import ClassLabel, Feature, Ragged, Sparse
 

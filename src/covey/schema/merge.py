@@ -167,8 +167,11 @@ def _unify(a: Feature | None, b: Feature | None, allow_missing: bool) -> Feature
             if isinstance(other, Image):
                 relaxed = replace(kind, shape=unify_shapes(kind.shape, other.shape))
                 return relaxed if relaxed == replace(other, shape=relaxed.shape) else None
-            is_string = allow_missing and other in (Tensor("bytes"), Tensor("str"))
-            return kind if is_string else None
+            if allow_missing and other in (Tensor("bytes"), Tensor("str")):
+                return kind
+            # In records of others, images were recognised in all records of one schema only.
+            is_string = other == Tensor("bytes") and kind.default is REQUIRED
+            return other if is_string else None
         if isinstance(kind, Tensor) and kind.encoding != "list":
             return kind if allow_missing and other == Tensor("bytes") else None
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):

@@ -1,42 +1,43 @@
-"""Pixels of encoded images: decoding, cropping and resizing.
+"""Pixels of encoded images: options, decoding, cropping and resizing.
 
-The native core decodes JPEG and PNG if it was built with libjpeg-turbo and libpng; Pillow, and
-simplejpeg for JPEG, decode everything else. Crops and resizing are native in any case.
+The native core decodes JPEG and PNG if it was built with libjpeg-turbo and libpng; Pillow decodes
+everything else. Crops and resizing are native in any case.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
 from covey.arrays import StringArray
-from covey.errors import FeatureError, ImageSizeError
-from covey.schema.columns import check_value_shape
+from covey.errors import FeatureError, ImageSizeError, check
+from covey.schema.columns import Column, check_value_shape
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
-from covey.schema.images import Image, MissingPillowError, read_header
-from covey.schema.pillow import (
-    check_bits,
-    decode_in_python,
+from covey.schema.images import (
+    Image,
+    ImageHeader,
+    MissingLibraryError,
     has_pillow,
-    mode_of,
-    opened,
-    orientation_of,
-    too_large,
+    invalid_image,
+    open_picture,
+    read_header,
 )
-from covey.schema.pixel_options import DEFAULT_MAX_PIXELS, ImageOptions
 
-# Formats that the native core decodes if it has the library.
-_NATIVE_FORMATS = {"jpeg": "libjpeg-turbo", "png": "libpng"}
-_NATIVE_PREFIXES = (b"\xff\xd8\xff", b"\x89PNG")
+DEFAULT_MAX_PIXELS = 64_000_000
+MAX_SIDE = 1 << 16
+"""Maximum height and width of a decoded image."""
+MAX_VIEWS = 16
 
+Crop = Literal["squash", "center", "random"]
+Decode = Literal["exact", "fast"]
 Locate = Callable[[int], RecordLocation]
 """Returns the location of a row, for messages."""
 RowKey = tuple[int, int, int]
@@ -49,15 +50,192 @@ PixelShape = tuple[int, int, int]
 Fault = tuple[int, str, int, int, int, str]
 """Row, code, height, width, channels and message."""
 
+_check = functools.partial(check, error=FeatureError)
+# Formats that the native core decodes if it has the library, and their first bytes.
+_NATIVE = {"jpeg": ("libjpeg-turbo", b"\xff\xd8\xff"), "png": ("libpng", b"\x89PNG")}
+_RANGE = "(minimum, maximum), both above 0"
+_ORIENTATION = 0x0112
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How the images of a batch are decoded, cropped and resized.
+
+    Args:
+        image_size: ``(height, width)`` of decoded images, or one integer for both. By default
+            images keep their size, which must be the same for all; ``"ragged"`` returns a list of
+            arrays of any size.
+        crop: The part of an image that is resized to `image_size`: ``"squash"`` all of it, which
+            changes the aspect ratio; ``"center"`` the largest central part of the right aspect
+            ratio; ``"random"`` a random part of random area and aspect ratio.
+        crop_scale: Smallest and largest area of a random crop, relative to the image.
+        crop_ratio: Smallest and largest aspect ratio (width / height) of a random crop.
+        flip: Mirror every image horizontally with probability 1/2.
+        views: Number of versions of each image, with a random crop and flip each; x is a tuple of
+            them if it is greater than 1. An image is decoded once.
+        decode: ``"exact"`` returns the pixels that Pillow returns, within one level if they are
+            resized. ``"fast"`` decodes JPEGs at 1/2, 1/4 or 1/8 of their size if `image_size` is
+            smaller still.
+
+    Raises:
+        FeatureError: If an option is invalid, or requires another one.
+    """
+
+    image_size: int | tuple[int, int] | Literal["ragged"] | None = None
+    crop: Crop = "squash"
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = False
+    views: int = 1
+    decode: Decode = "exact"
+
+    def __post_init__(self) -> None:
+        if self.image_size not in (None, "ragged"):
+            object.__setattr__(self, "image_size", parse_size(self.image_size))
+        views = f"an integer from 1 to {MAX_VIEWS}"
+        for option, is_valid, allowed in (
+            ("crop", self.crop in get_args(Crop), get_args(Crop)),
+            ("decode", self.decode in get_args(Decode), get_args(Decode)),
+            ("crop_scale", _is_range(self.crop_scale, 1.0), f"{_RANGE}, at most 1"),
+            ("crop_ratio", _is_range(self.crop_ratio, np.finfo(float).max), _RANGE),
+            ("flip", isinstance(self.flip, bool), "True or False"),
+            ("views", is_integer(self.views) and 1 <= self.views <= MAX_VIEWS, views),
+        ):
+            _check(option, getattr(self, option), is_valid, allowed)
+        is_valid, reason = self.size is not None or self.crop == "squash", "a crop is resized"
+        _check("crop", self.crop, is_valid, allowed="'squash' without image_size=", reason=reason)
+        is_valid, reason = self.views == 1 or self.is_random, "all views would be the same"
+        allowed = "1 without crop='random' and flip=True"
+        _check("views", self.views, is_valid, allowed=allowed, reason=reason)
+
+    @property
+    def size(self) -> Size | None:
+        """Height and width of decoded images; None if they keep their size."""
+        return self.image_size if isinstance(self.image_size, tuple) else None
+
+    @property
+    def ragged(self) -> bool:
+        """Whether images may have different sizes; a batch is a list of them then."""
+        return self.image_size == "ragged"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the pixels of an example depend on the seed and the step."""
+        return self.crop == "random" or self.flip
+
+
+def _is_range(found: Any, maximum: float) -> bool:
+    try:
+        low, high = map(float, found)
+    except (TypeError, ValueError):
+        return False
+    return 0 < low <= high <= maximum
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether a value is an integer, of Python or numpy, and not a bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def check_max_pixels(value: Any) -> int:
+    """Return the limit, or the default one for None."""
+    if value is None:
+        return DEFAULT_MAX_PIXELS
+    _check("max_pixels", value, is_integer(value) and value >= 1, "an integer >= 1")
+    return int(value)
+
+
+def parse_size(size: Any) -> Size:
+    """Return height and width; a single integer stands for both.
+
+    >>> parse_size(224), parse_size([32, 64])
+    ((224, 224), (32, 64))
+    """
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    is_valid = len(pair) == 2 and all(is_integer(each) and 0 < each < 2**15 for each in pair)
+    allowed = (
+        f"an integer from 1 to {2**15 - 1} such as 224, or a pair (height, width) of them such as "
+        "(224, 320)"
+    )
+    _check("image_size", size, is_valid, allowed)
+    return int(pair[0]), int(pair[1])
+
 
 _AS_STORED = ImageOptions()
+
+# Limits, and the errors of images.
+
+
+def different_sizes(sizes: Iterable[Size], *, feature: str | None = None) -> ImageSizeError:
+    """Return the error for images of different sizes, some of which are `sizes`."""
+    listed = ", ".join(f"{height} x {width}" for height, width in sorted(sizes))
+    return ImageSizeError(
+        f"images have different sizes: {listed}",
+        feature=feature,
+        option="image_size",
+        found=None,
+        allowed="an integer such as 224, (height, width) such as (224, 320), or 'ragged' for a "
+        "list of arrays",
+    )
+
+
+def _too_large(height: int, width: int, max_pixels: int) -> FeatureError:
+    return FeatureError(
+        f"the image has {height} x {width} = {width * height:,} pixels",
+        option="max_pixels",
+        found=max_pixels,
+        remedy="pass a larger max_pixels= if the data is trusted",
+    )
+
+
+def _check_scans(data: bytes, height: int, width: int, max_pixels: int) -> None:
+    """Reject a JPEG of so many scans that decoding it takes too long."""
+    found, allowed = _core.jpeg_scans(data, height * width, max_pixels)
+    if found > allowed:
+        raise FeatureError(
+            f"the JPEG image of {height} x {width} pixels has {found:,} scans; must have at most "
+            f"{allowed:,}, because decoding each takes as long as decoding a baseline image"
+        )
+
+
+def _header_of(data: bytes) -> ImageHeader | None:
+    """Return the header of an image, if the native core can parse it.
+
+    Raises:
+        FeatureError: If it is a JPEG of 12 bits, which no decoder supports.
+    """
+    header = read_header(data)
+    if header is not None and header.format == "jpeg" and header.bits != 8:
+        raise FeatureError(f"the JPEG image has {header.bits} bits per channel; must be 8")
+    return header
+
+
+@dataclass(slots=True)
+class _Located:
+    """Adds the feature, and the location of a record, to the errors of its image."""
+
+    name: str
+    locate: Locate | None
+    row: int
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, (MissingLibraryError, ImageSizeError)):  # not the fault of a record
+            error.feature = self.name
+        elif isinstance(error, FeatureError) and self.locate is not None:
+            raise self.locate(self.row).error(error, self.name) from None
+
+
+# Decoding.
 
 
 @functools.cache
 def native_formats() -> tuple[str, ...]:
-    """Return the formats that the native core decodes; without any, Python decodes all images."""
+    """Return the formats that the native core decodes; Pillow decodes the others."""
     libraries = [each.split()[0] for each in _core.image_decoders()]
-    return tuple(name for name, library in _NATIVE_FORMATS.items() if library in libraries)
+    return tuple(name for name, (library, _) in _NATIVE.items() if library in libraries)
 
 
 def count_native(encoded: StringArray) -> int:
@@ -89,16 +267,25 @@ class ImageColumn:
         self.name = name
         self.shape = shape
         self.dtype: np.dtype[Any] = np.dtype(feature.dtype)
+        self.views = options.views
         self._feature = feature
         self._max_pixels = max_pixels
-        self._is_resized = options.size is not None
         height, width, _ = feature.shape
+        if options.size is None and shape[0] * shape[1] > max_pixels:
+            raise _too_large(*shape[:2], max_pixels)
+        if not 0 < min(shape) <= max(shape) <= MAX_SIDE:
+            raise FeatureError(
+                f"the decoded image has {shape[0]:,} x {shape[1]:,} pixels; sides must be from 1 "
+                f"to {MAX_SIDE:,}",
+                feature=name,
+                remedy="pass image_size=",
+            )
         self.spec = _core.ImageSpec(
             size=shape[:2],
             channels=shape[2],
             is_deep=feature.dtype == "uint16",
             as_stored=feature.shape[2] is None,
-            crop=options.crop if self._is_resized else "none",
+            crop="none" if options.size is None else options.crop,
             scale=options.crop_scale,
             ratio=options.crop_ratio,
             flip=options.flip,
@@ -108,11 +295,6 @@ class ImageColumn:
             required=(height or 0, width or 0),
             max_pixels=max_pixels,
         )
-        self.views = options.views
-
-    def allocate(self, rows: int) -> list[NDArray[Any]]:
-        """Return the arrays of `rows` images, one for each view."""
-        return [np.empty((rows, *self.shape), self.dtype) for _ in range(self.views)]
 
     def decode(
         self,
@@ -130,8 +312,10 @@ class ImageColumn:
             key: Identity of the rows.
             out: Arrays to decode into (default: new ones).
         """
-        views = self.allocate(len(encoded)) if out is None else out
-        row = 0
+        views, row = out, 0
+        if views is None:
+            shape = (len(encoded), *self.shape)
+            views = [np.empty(shape, self.dtype) for _ in range(self.views)]
         while True:
             if native_formats():
                 fault = self.spec.decode(encoded.data, encoded.offsets, views, *key, row)
@@ -140,83 +324,42 @@ class ImageColumn:
             if fault is None:
                 return views
             row = fault[0]
-            try:
-                if fault[1] != "unsupported":
-                    raise self._error(fault, encoded)
-                self._decode_in_python(encoded, row, key, views)
-            except (MissingPillowError, ImageSizeError) as error:
-                error.feature = self.name
-                raise
-            except FeatureError as error:
-                if locate is None:
-                    raise
-                raise locate(row).error(error, self.name) from None
+            data = bytes(encoded[row])
+            with _Located(self.name, locate, row):
+                if fault[1] == "unsupported":
+                    pixels = _decode_with_pillow(self._feature, data, self._max_pixels)
+                    height, width, channels = pixels.shape
+                    if channels == self.shape[2]:
+                        seed, batch, first = key
+                        rows = [view[row] for view in views]
+                        size = (height, width)
+                        fault = self.spec.frame(pixels, size, rows, seed, batch, first + row)
+                    else:
+                        fault = (row, "channels", height, width, channels, "")
+                if fault is not None:
+                    self._raise(fault, data)
             row += 1
 
-    def _decode_in_python(
-        self, encoded: StringArray, row: int, key: RowKey, views: list[NDArray[Any]]
-    ) -> None:
-        pixels = decode_in_python(self._feature, bytes(encoded[row]), self._max_pixels)
-        if pixels.shape[2] != self.shape[2]:
-            raise self._error((row, "channels", 0, 0, pixels.shape[2], ""), encoded)
-        seed, batch, first = key
-        rows = [view[row] for view in views]
-        size = pixels.shape[:2]
-        fault = self.spec.frame(pixels, size, rows, seed, batch, first + row)
-        if fault is not None:
-            raise self._error((row, *fault[1:]), encoded)
-
-    def _error(self, fault: Fault, encoded: StringArray) -> FeatureError:
-        """Return the error for an image that cannot be decoded."""
-        row, code, height, width, channels, message = fault
-        data = bytes(encoded[row])
+    def _raise(self, fault: Fault, data: bytes) -> NoReturn:
+        """Raise the error for an image that cannot be decoded."""
+        _, code, height, width, channels, message = fault
         if code == "too_large":
-            return too_large(height, width, self._max_pixels)
-        if code == "memory":
-            return FeatureError("there is not enough memory to decode the image")
+            raise _too_large(height, width, self._max_pixels)
+        if code == "scans":
+            _check_scans(data, height, width, self._max_pixels)
+        if code == "size":
+            check_value_shape((height, width, self.shape[2]), self._feature.shape)
+            raise different_sizes({self.shape[:2], (height, width)})
         if code == "channels":
             expected = self.shape[2]
             declared = 3 if expected == 2 else expected
-            return FeatureError(
+            raise FeatureError(
                 f"the image has {channels} channels, the first has {expected}",
                 remedy=f"declare the number of channels: Image(channels={declared})",
             )
-        if code == "size":
-            try:
-                check_value_shape((height, width, self.shape[2]), self._feature.shape)
-            except FeatureError as error:
-                return error
-            return different_sizes({self.shape[:2], *find_sizes(self._feature, encoded)})
-        check_bits(data)
-        return FeatureError(f"the {len(data)} bytes are not a valid image: {message}")
-
-
-def find_sizes(feature: Image, encoded: StringArray) -> set[Size]:
-    """Return the sizes of decoded images, from the headers of those that are valid."""
-    sizes = set()
-    for row in range(len(encoded)):
-        with contextlib.suppress(FeatureError):
-            sizes.add(find_shape(feature, bytes(encoded[row]))[:2])
-    return sizes
-
-
-def different_sizes(sizes: Iterable[Size], *, feature: str | None = None) -> ImageSizeError:
-    """Return the error for images of different sizes.
-
-    Args:
-        sizes: Some of the sizes.
-        feature: The feature.
-    """
-    listed = [f"{height} x {width}" for height, width in sorted(sizes)]
-    others = "" if len(listed) <= 4 else f" and {len(listed) - 4} others"
-    return ImageSizeError(
-        f"images have different sizes: {', '.join(listed[:4])}{others}",
-        feature=feature,
-        option="image_size",
-        found=None,
-        allowed="an integer such as 224, (height, width) such as (224, 320), or 'ragged' for a "
-        "list of arrays",
-    )
+        if code == "memory":
+            raise FeatureError("there is not enough memory to decode the image")
+        raise invalid_image(data, message)
 
 
 def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> PixelShape:
@@ -225,29 +368,38 @@ def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
     Raises:
         FeatureError: If the data is not an image, or has too many pixels.
     """
-    check_bits(data)
-    header = read_header(data)
-    if header is not None and header.format in _NATIVE_FORMATS:
+    header = _header_of(data)
+    if header is not None and header.format in _NATIVE:
         name, height, width, channels, _, orientation = header
         channels = 3 if name == "jpeg" and channels == 4 else channels
     else:
-        if data.startswith(_NATIVE_PREFIXES) and not has_pillow():
-            raise FeatureError(f"the {len(data)} bytes are not a valid image")
-        with opened(data, max_pixels) as image:
-            height, width, channels = image.height, image.width, len(mode_of(feature, image))
-            orientation = orientation_of(image) if feature.exif_orientation else 1
-            channels = 1 if image.mode.startswith(("I", "F")) else channels
+        if data.startswith(tuple(magic for _, magic in _NATIVE.values())) and not has_pillow():
+            raise invalid_image(data, "its header is corrupt")
+        with open_picture(data) as picture:
+            height, width, mode = picture.height, picture.width, str(picture.mode)
+            channels = 1 if mode.startswith(("I", "F")) else len(_mode_of(feature, mode))
+            orientation = _orientation_of(picture)
     if height * width > max_pixels:
-        raise too_large(height, width, max_pixels)
+        raise _too_large(height, width, max_pixels)
     if feature.exif_orientation and orientation >= 5:
         height, width = width, height
     return height, width, feature.shape[2] or channels
 
 
+def locate_shape(
+    name: str, feature: Image, encoded: StringArray, row: int, locate: Locate, max_pixels: int
+) -> PixelShape:
+    """Return the shape of a decoded image, as `find_shape`; errors name its record."""
+    with _Located(name, locate, row):
+        shape = find_shape(feature, bytes(encoded[row]), max_pixels)
+        check_value_shape(shape, feature.shape)
+    return shape
+
+
 def read_pixels(
     feature: Image,
     data: bytes,
-    size: tuple[int, int] | None = None,
+    size: Size | None = None,
     *,
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> NDArray[Any]:
@@ -261,12 +413,44 @@ def read_pixels(
     """
     shape = find_shape(feature, data, max_pixels)
     check_value_shape(shape, feature.shape)
-    shape = shape if size is None else (*size, shape[2])
-    column = ImageColumn("image", feature, ImageOptions(image_size=size), shape, max_pixels)
+    options = _AS_STORED if size is None else ImageOptions(image_size=size)
+    column = ImageColumn("image", feature, options, (*(size or shape[:2]), shape[2]), max_pixels)
     encoded = StringArray(np.frombuffer(data, np.uint8), np.array([0, len(data)]), False)
-    (pixels,) = column.decode(encoded, None)
-    result: NDArray[Any] = pixels[0]
-    return result
+    pixels: NDArray[Any] = column.decode(encoded, None)[0][0]
+    return pixels
+
+
+def decode_each(
+    name: str,
+    feature: Image,
+    encoded: StringArray,
+    locate: Locate,
+    *,
+    options: ImageOptions = _AS_STORED,
+    key: RowKey = (0, 0, 0),
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> list[list[NDArray[Any]]]:
+    """Decode images of any size; return the list of arrays of each view.
+
+    Args:
+        name: The feature.
+        feature: Its type.
+        encoded: The encoded images.
+        locate: Function that returns the location of a row, for messages.
+        options: How images are decoded; they keep their size.
+        key: Identity of the rows.
+        max_pixels: Maximum number of pixels of an encoded image.
+    """
+    views: list[list[NDArray[Any]]] = [[] for _ in range(options.views)]
+    seed, batch, first = key
+    for row in range(len(encoded)):
+        shape = locate_shape(name, feature, encoded, row, locate, max_pixels)
+        with _Located(name, locate, row):
+            column = ImageColumn(name, feature, options, shape, max_pixels)
+            found = column.decode(encoded[row : row + 1], None, (seed, batch, first + row))
+        for view, pixels in zip(views, found, strict=True):
+            view.append(pixels[0])
+    return views
 
 
 def decode_images(
@@ -286,74 +470,80 @@ def decode_images(
     """
     flat = {name: features.find(columns, name) for name in features}
     for name, feature in features.items():
-        if isinstance(feature, Image):
-            flat[name] = _decode_column(name, feature, flat[name], locate, max_pixels)
+        if not isinstance(feature, Image):
+            continue
+        encoded: StringArray = flat[name]
+        rows = range(len(encoded))
+        shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
+        if len(shapes) == 1:
+            with _Located(name, locate, 0):
+                column = ImageColumn(name, feature, _AS_STORED, shapes.pop(), max_pixels)
+            flat[name] = column.decode(encoded, locate)[0]
+        elif shapes:
+            flat[name] = decode_each(name, feature, encoded, locate, max_pixels=max_pixels)[0]
+        else:
+            empty = [length or 0 for length in feature.shape]
+            flat[name] = np.zeros((0, *empty), feature.dtype)
     return features.nest(flat)
 
 
-def decode_each(
-    name: str,
-    feature: Image,
-    encoded: StringArray,
-    locate: Locate,
-    *,
-    options: ImageOptions | None = None,
-    key: RowKey = (0, 0, 0),
-    max_pixels: int = DEFAULT_MAX_PIXELS,
-) -> list[list[NDArray[Any]]]:
-    """Decode images of any size; return the list of arrays of each view.
+# Pillow.
 
-    Args:
-        name: The feature.
-        feature: Its type.
-        encoded: The encoded images.
-        locate: Function that returns the location of a row, for messages.
-        options: How images are decoded; they keep their size.
-        key: Identity of the rows.
-        max_pixels: Maximum number of pixels of an encoded image.
-    """
-    options = _AS_STORED if options is None else options
-    views: list[list[NDArray[Any]]] = [[] for _ in range(options.views)]
-    seed, batch, first = key
-    for row in range(len(encoded)):
-        shape = locate_shape(name, feature, encoded, row, locate, max_pixels)
-        column = ImageColumn(name, feature, options, shape, max_pixels)
-        found = column.decode(
-            encoded[row : row + 1], partial(_locate_at, locate, row), (seed, batch, first + row)
+
+def _decode_with_pillow(feature: Image, data: bytes, max_pixels: int) -> NDArray[Any]:
+    """Return the pixels of an image, (height, width, channels), of a feature's shape."""
+    header = _header_of(data)
+    with open_picture(data) as picture:
+        if picture.width * picture.height > max_pixels:
+            raise _too_large(picture.height, picture.width, max_pixels)
+        if header is not None and header.format == "jpeg":
+            _check_scans(data, picture.height, picture.width, max_pixels)
+        if feature.exif_orientation and _orientation_of(picture) != 1:
+            picture = importlib.import_module("PIL.ImageOps").exif_transpose(picture)
+        pixels = _convert(feature, header, picture)
+    check_value_shape(pixels.shape, feature.shape)
+    return np.ascontiguousarray(pixels, feature.dtype)
+
+
+def _convert(feature: Image, header: ImageHeader | None, picture: Any) -> NDArray[Any]:
+    """Return the pixels of an image of Pillow, with the channels and the dtype of a feature."""
+    mode, channels = _mode_of(feature, str(picture.mode)), feature.shape[2]
+    is_deep, is_png16 = mode.startswith("I"), header is not None and header.bits == 16
+    if is_png16 and feature.dtype == "uint16" and not is_deep:
+        raise FeatureError(
+            "the image has 16 bits in several channels, of which Pillow reads 8",
+            remedy="declare Image(dtype='uint16'), without transparency, and install a build of "
+            "covey with libpng; `covey info --build` lists its decoders",
         )
-        for view, pixels in zip(views, found, strict=True):
-            view.append(pixels[0])
-    return views
+    if picture.mode == "P" and isinstance(picture.info.get("transparency"), bytes):
+        picture = picture.convert("RGBA")  # Pillow warns of other conversions
+    pixels: NDArray[Any] = np.asarray(picture if picture.mode == mode else picture.convert(mode))
+    pixels = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
+    if is_deep and feature.dtype == "uint8" and (mode != "I" or is_png16):
+        pixels = (pixels >> 8).astype(np.uint8)
+    if is_deep and channels in (3, 4):
+        pixels = np.repeat(pixels, channels, 2)
+        pixels[:, :, 3:] = np.iinfo(feature.dtype).max
+    if header is not None and header.channels == 2 and channels is None:
+        pixels = pixels[:, :, [0, -1]]  # Pillow reads RGBA if there are 16 bits
+    if pixels.dtype in (np.uint8, feature.dtype):
+        return pixels
+    height, width, _ = feature.shape
+    coerced: NDArray[Any] = Column("image", feature.dtype, (height, width, None)).coerce(pixels)
+    return coerced
 
 
-def _locate_at(locate: Locate, row: int, _: int) -> RecordLocation:
-    return locate(row)
+def _mode_of(feature: Image, mode: str) -> str:
+    """Return Pillow's name of the mode that an image is converted to: the feature's channels."""
+    if mode.startswith("I"):  # 16 bits, which a conversion would reduce
+        return mode
+    fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
+    return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
 
 
-def locate_shape(
-    name: str, feature: Image, encoded: StringArray, row: int, locate: Locate, max_pixels: int
-) -> PixelShape:
-    """Return the shape of a decoded image, as `find_shape`; errors name its record."""
-    try:
-        shape = find_shape(feature, bytes(encoded[row]), max_pixels)
-        check_value_shape(shape, feature.shape)
-    except MissingPillowError as error:
-        error.feature = name
-        raise
-    except FeatureError as error:
-        raise locate(row).error(error, name) from None
-    return shape
-
-
-def _decode_column(
-    name: str, feature: Image, encoded: StringArray, locate: Locate, max_pixels: int
-) -> Any:
-    rows = range(len(encoded))
-    if not rows:
-        shape = tuple(length or 0 for length in feature.shape)
-        return np.zeros((0, *shape), feature.dtype)
-    shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
-    if len(shapes) > 1:
-        return decode_each(name, feature, encoded, locate, max_pixels=max_pixels)[0]
-    column = ImageColumn(name, feature, _AS_STORED, shapes.pop(), max_pixels)
-    return column.decode(encoded, locate)[0]
+def _orientation_of(picture: Any) -> int:
+    """Return the EXIF orientation of an image that Pillow has opened."""
+    if picture.format == "TIFF":  # Pillow applies it
+        return 1
+    found = picture.getexif().get(_ORIENTATION, 1)
+    return found if found in range(1, 9) else 1

@@ -18,9 +18,8 @@ from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.dataset.dataset import Dataset
 from covey.errors import FeatureError
 from covey.schema import Audio, Image
-from covey.schema.images import MissingPillowError, import_pillow, read_header
-from covey.schema.pixel_options import ImageOptions
-from covey.schema.pixels import ImageColumn, find_shape, read_pixels
+from covey.schema.images import MissingLibraryError, import_pillow, read_header
+from covey.schema.pixels import ImageColumn, ImageOptions, find_shape, read_pixels
 from covey.view.kinds import decoded_sizes
 from covey.view.messages import Columns, Query, RequestError, Response
 from covey.view.pictures import encode_png, find_picture_size, pixels_shape, to_pixels
@@ -134,7 +133,7 @@ def read_image(
             feature, value, None if size == full else size, max_pixels=dataset.max_pixels
         )
     except FeatureError as error:
-        status = 501 if isinstance(error, MissingPillowError) else 422
+        status = 501 if isinstance(error, MissingLibraryError) else 422
         raise RequestError(str(dataset.place(number).error(error, name)), status) from None
     return to_uint8(pixels), header.format == "jpeg"
 
@@ -201,7 +200,7 @@ def encode_image(pixels: NDArray[np.uint8], *, is_photo: bool) -> Response:
     """
     try:
         pillow = import_pillow()
-    except MissingPillowError:
+    except MissingLibraryError:
         return Response(encode_png(pixels), "image/png", is_fixed=True)
     picture = pillow.fromarray(np.ascontiguousarray(pixels))
     buffer = io.BytesIO()

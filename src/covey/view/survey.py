@@ -157,10 +157,13 @@ def _images(summary: ValueSummary | None, sizes: Any) -> dict[str, Any] | None:
     found = summary.images
     frequent = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:MAX_SIZES]
     return {
-        "smallest": found.smallest,
-        "largest": found.largest,
-        "formats": {**found.formats, **({"unknown": found.unknown} if found.unknown else {})},
-        "channels": dict(found.channels),
+        "smallest": found["smallest"],
+        "largest": found["largest"],
+        "formats": {
+            **found["formats"],
+            **({"unknown": found["unknown"]} if found["unknown"] else {}),
+        },
+        "channels": found["channels"],
         "sizes": [[height, width, count] for (height, width), count in frequent],
     }
 

@@ -16,7 +16,7 @@ from covey.index import IndexWriter
 from covey.index.format import Shard
 from covey.labels import Classes
 from covey.schema import Features
-from covey.schema.image_summary import ImageSummary, join_summaries
+from covey.schema.images import ImageSummary, join_summaries
 from covey.shuffle.buckets import class_sizes
 from covey.shuffle.keys import ClassSizes, Part, duplicate_error
 from covey.tfrecord.block import FRAME_BYTES

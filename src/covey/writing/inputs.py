@@ -12,7 +12,7 @@ import numpy as np
 
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.image_inputs import is_picture
+from covey.schema.images import is_picture
 from covey.schema.lattice import with_dtype
 from covey.shuffle.keys import Key
 from covey.writing.options import WriteOptions

@@ -19,7 +19,7 @@ from covey.engines.pools import Shared
 from covey.errors import DuplicateKeyError
 from covey.index.format import Shard, fingerprint, make_index_rows, row_dtype
 from covey.schema import Features
-from covey.schema.image_summary import ImageSummary, ImageSurvey
+from covey.schema.images import ImageSummary, ImageSurvey
 from covey.shuffle.buckets import RunFile, RunReader, bucket_groups, key_of
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder, cut_by_bytes, find_duplicate
 from covey.storage import open_storage

@@ -30,7 +30,7 @@ from covey.index.format import Shard, row_dtype
 from covey.labels import Classes, input_feature, make_label
 from covey.results import WriteResult
 from covey.schema import ClassLabel, Features, Steps
-from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
+from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
 from covey.storage import LocalStorage, is_remote, open_storage
