@@ -9,7 +9,6 @@ import contextlib
 import io
 import itertools
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +17,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covey.schema import pillow as fallback
 from covey.schema import pixels
 
-DECODERS = ("native", "simplejpeg", "Pillow")
+DECODERS = ("native", "Pillow")
 Pixels = NDArray[Any]
 
 
@@ -30,19 +28,14 @@ def decoding_with(decoder: str) -> Iterator[None]:
     """Decode images with one of DECODERS inside the block.
 
     Args:
-        decoder: The native core; or, as in a build without libraries, simplejpeg for JPEG and
-            Pillow for the others; or Pillow only.
+        decoder: The native core; or Pillow, as in a build without libraries.
     """
     if decoder == "native" and set(pixels.native_formats()) != {"jpeg", "png"}:
         pytest.skip("the native core is built without libjpeg-turbo or libpng")
     with pytest.MonkeyPatch.context() as patch:
         if decoder != "native":
             patch.setattr(pixels, "native_formats", tuple)
-        if decoder == "Pillow":
-            patch.setitem(sys.modules, "simplejpeg", None)
-        fallback.find_simplejpeg.cache_clear()
         yield
-    fallback.find_simplejpeg.cache_clear()
 
 
 def draw(shape: tuple[int, int, int], seed: int = 0, dtype: Any = np.uint8) -> Pixels:

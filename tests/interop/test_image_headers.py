@@ -58,7 +58,7 @@ def encode(form, mode, height, width, *, orientation=None, endian="<", **options
     return out.getvalue()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     case=st.sampled_from(CASES),
     height=st.integers(1, 70),
@@ -86,16 +86,6 @@ def test_headers_equal_those_of_pillow(case, height, width, orientation, endian,
 
 
 @pytest.mark.parametrize(("form", "mode"), CASES)
-def test_size_of_rotated_images(form, mode):
-    data = encode(form, mode, 3, 5)
-    upright = read_header(data)
-    for orientation in range(1, 9):
-        header = upright._replace(orientation=orientation)
-        assert header.size(oriented=False) == (3, 5)
-        assert header.size(oriented=True) == ((5, 3) if orientation >= 5 else (3, 5))
-
-
-@pytest.mark.parametrize(("form", "mode"), CASES)
 def test_bytes_after_the_image_and_other_types(form, mode):
     data = encode(form, mode, 3, 5)
     header = read_header(data)
@@ -103,8 +93,10 @@ def test_bytes_after_the_image_and_other_types(form, mode):
     array = np.frombuffer(data, np.uint8)
     for each in (data + b"\0" * 9, bytearray(data), memoryview(data), array):
         assert read_header(each) == header
-    with pytest.raises((TypeError, BufferError)):
-        read_header("text")
+    for orientation in range(1, 9):
+        turned = header._replace(orientation=orientation)
+        assert turned.size(oriented=False) == (3, 5)
+        assert turned.size(oriented=True) == ((5, 3) if orientation >= 5 else (3, 5))
 
 
 @settings(max_examples=100, deadline=None)
@@ -119,7 +111,7 @@ def test_cut_images_have_the_header_or_none(case, orientation, cut):
     assert found is None or found.orientation in (1, whole.orientation)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     case=st.sampled_from(CASES),
     orientation=EXIF,
@@ -137,20 +129,10 @@ def test_changed_headers_are_valid_or_none(case, orientation, changes):
         assert 1 <= found.orientation <= 8
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    start=st.sampled_from(
-        [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF....WEBP", b"BM"]
-    ),
-    rest=st.binary(max_size=80),
-)
-def test_signatures_without_an_image(start, rest):
-    found = read_header(start + rest)
-    assert found is None or found.height * found.width >= 1
-
-
 def test_other_formats():
     for form in ("TIFF", "PPM", "ICO"):
         out = io.BytesIO()
         picture("RGB", 16, 16).save(out, form)
         assert read_header(out.getvalue()) is None
+    with pytest.raises((TypeError, BufferError)):
+        read_header("text")

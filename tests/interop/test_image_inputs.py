@@ -1,8 +1,8 @@
 """Images that covey.write takes, and their summary; Pillow and Hugging Face are the judges."""
 
 import io
+import json
 import sys
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -19,7 +19,7 @@ import covey
 from covey import ClassLabel, Image, Tensor
 from covey.cli import main
 from covey.errors import FeatureError
-from covey.schema.image_summary import ImageSummary
+from covey.schema.images import join_images, parse_summary
 from covey.sources import open_source
 
 
@@ -85,6 +85,11 @@ def load(path):
     return image
 
 
+def pixels_of(data):
+    with PIL.Image.open(io.BytesIO(data)) as judge:
+        return np.asarray(judge.convert("RGBA"))
+
+
 def hugging_face(values):
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     rows = {"image": list(values), "label": list(range(len(ENCODED)))}
@@ -107,9 +112,8 @@ FORMS = {
     "bytearray": lambda paths: [{"image": bytearray(data)} for data in ENCODED],
     "column of bytes": lambda paths: {"image": ENCODED},
     "Pillow, a file": lambda paths: [{"image": open_picture(path)} for path in paths],
-    "Pillow, loaded": lambda paths: [{"image": load(path)} for path in paths],
     "Pillow, memory": lambda paths: [{"image": open_picture(io.BytesIO(data))} for data in ENCODED],
-    "column of Pillow": lambda paths: {"image": list(map(load, paths))},
+    "column of Pillow": lambda paths: {"image": list(map(open_picture, paths))},
     "dicts": lambda paths: [{"image": each} for each in dicts()],
     "dicts of paths": lambda paths: [
         {"image": {"bytes": None, "path": str(path)}} for path in paths
@@ -140,25 +144,27 @@ def test_encoded_images_are_stored_unchanged(tmp_path, paths, form, declared):
     assert found == ENCODED
 
 
-@pytest.mark.parametrize("form", ["Pillow, loaded", "dicts of paths", "datasets"])
+@pytest.mark.parametrize("form", ["Pillow, a file", "dicts of paths", "datasets"])
 def test_workers_store_the_same(tmp_path, paths, form):
-    examples = FORMS[form](paths)
-    assert stored(examples, tmp_path / "out", workers=2)[1] == ENCODED
+    assert stored(FORMS[form](paths), tmp_path / "out", workers=2)[1] == ENCODED
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_paths_of_declared_images(tmp_path, paths, kind):
-    examples = [{"image": kind(path)} for path in paths]
-    assert stored(examples, tmp_path / "out", features={"image": Image()})[1] == ENCODED
-
-
-def test_strings_are_never_guessed_to_be_paths(tmp_path, paths):
-    feature, found = stored([{"image": str(path)} for path in paths], tmp_path / "out")
+def test_paths_are_declared(tmp_path, paths):
+    examples = [{"image": str(path)} for path in paths]
+    declared = [{"image": path if n % 2 else str(path)} for n, path in enumerate(paths)]
+    assert stored(declared, tmp_path / "a", features={"image": Image()})[1] == ENCODED
+    feature, found = stored(examples, tmp_path / "b")  # strings are never guessed to be paths
     assert feature == Tensor("str")
     assert found == list(map(str, paths))
 
 
 # Images of Pillow that are not those of a file.
+
+
+def drafted(image):
+    image = open_picture(image.filename)
+    image.draft("L", (8, 6))
+    return image
 
 
 def drawn(image):
@@ -181,7 +187,8 @@ CHANGES = {
     "transparent": lambda image: PIL.Image.new("RGBA", (3, 2), (1, 2, 3, 4)),
     "palette": lambda image: image.quantize(8),
     "bits": lambda image: image.convert("1"),
-    "other file": lambda image: Path(image.filename).write_bytes(b"text") and image,
+    "loaded": lambda image: image,
+    "draft": drafted,
 }
 
 
@@ -198,34 +205,32 @@ def test_changed_images_are_encoded(tmp_path, change):
         assert np.array_equal(np.asarray(judge.convert("RGBA")), np.asarray(image.convert("RGBA")))
 
 
-def test_frames_after_the_first_are_encoded(tmp_path):
+@pytest.mark.parametrize("form", ["GIF", "WEBP", "MPO"])
+def test_frames_of_a_file(tmp_path, form):
     frames = [PIL.Image.fromarray(draw(n)) for n in range(3)]
-    path = tmp_path / "x.gif"
-    frames[0].save(path, save_all=True, append_images=frames[1:])
+    path = tmp_path / "x"
+    frames[0].save(path, form, save_all=True, append_images=frames[1:])
+    image = open_picture(path)
+    assert Image().to_bytes(image) == path.read_bytes()
+    image.seek(1)
+    second = Image().decode(Image().to_bytes(image))
     image = open_picture(path)
     image.seek(1)
-    found = Image().to_bytes(image)
-    assert np.array_equal(Image().decode(found), np.asarray(image.convert("RGB")))
-    image.seek(0)
-    assert Image().decode(Image().to_bytes(image)).shape == (12, 16, 3)
+    assert np.array_equal(second, np.asarray(image.convert("RGB")))
+    image = drawn(load(path))  # the file is open until the last frame
+    found = Image().decode(Image().to_bytes(image))
+    assert np.array_equal(found, np.asarray(image.convert("RGB")))
 
 
-@pytest.mark.parametrize("mode", ["CMYK", "YCbCr", "HSV"])
-def test_modes_that_png_lacks_become_rgb(mode):
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"])
+def test_modes_of_pillow(mode):
     image = PIL.Image.fromarray(draw(0)).convert(mode)
-    found = Image().to_bytes(image)
-    assert np.array_equal(Image().decode(found), np.asarray(image.convert("RGB")))
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
-def test_images_of_pillow_in_a_jpeg_feature(mode):
-    image = PIL.Image.fromarray(draw(0)).convert(mode)
-    found = Image(format="jpeg").to_bytes(image)
-    with PIL.Image.open(io.BytesIO(found)) as judge:
+    found = Image().decode(Image().to_bytes(image))
+    assert np.array_equal(found, np.asarray(image.convert("RGB")))
+    with PIL.Image.open(io.BytesIO(Image(format="jpeg").to_bytes(image))) as judge:
         assert (judge.format, judge.size) == ("JPEG", image.size)
-        assert judge.mode == (
-            mode if mode in ("L", "CMYK") else {"1": "L", "LA": "L"}.get(mode, "RGB")
-        )
+        kept = {"L": "L", "CMYK": "CMYK", "1": "L", "LA": "L"}
+        assert judge.mode == kept.get(mode, "RGB")
 
 
 def test_deep_images_of_pillow(tmp_path):
@@ -375,19 +380,24 @@ def test_summary_of_a_split(tmp_path, capsys):
     features = {"image": Image(), "other": "bytes", "label": ClassLabel(["a", "b"])}
     write(examples[:4], tmp_path / "birds", features=features)
     write(examples[4:], tmp_path / "birds", mode="append")
-    expected = ImageSummary(
-        formats={"bmp": 1, "gif": 1, "jpeg": 2, "png": 2, "webp": 1},
-        channels={1: 2, 3: 4, 4: 1},
-        bits={8: 7},
-        smallest=(7, 5),
-        largest=(12, 16),
-    )
+    expected = {
+        "formats": {"bmp": 1, "gif": 1, "jpeg": 2, "png": 2, "webp": 1},
+        "channels": {"1": 2, "3": 4, "4": 1},
+        "bits": {"8": 7},
+        "oriented": 0,
+        "unknown": 0,
+        "smallest": (7, 5),
+        "largest": (12, 16),
+    }
     (split,) = covey.info(tmp_path / "birds").splits
     assert split.images == {"image": expected}
     assert main(["info", str(tmp_path / "birds")]) == 0
     output = capsys.readouterr().out
-    assert "train: 'image' has 7 images: jpeg (2), png (2), bmp (1)" in output
-    assert "7 x 5 to 12 x 16" in output
+    line = "7 images: jpeg (2), png (2), bmp (1), gif (1), webp (1); 7 x 5 to 12 x 16; 3 (4), 1 (2)"
+    assert f"train: 'image' has {line}, 4 (1) channels; 8 bits" in output
+    assert main(["info", "--json", str(tmp_path / "birds")]) == 0
+    found = json.loads(capsys.readouterr().out)["splits"]["train"]
+    assert parse_summary(found["images"]["image"]) == expected
     # `covey index` counts the images again.
     for file in (tmp_path / "birds").glob("*.index.*"):
         file.unlink()
@@ -401,35 +411,39 @@ def test_summary_of_a_held_out_split(tmp_path, compression):
     exif = PIL.Image.Exif()
     exif[0x0112] = 3
     examples = [{"image": encode(draw(n), exif=exif), "label": n % 3} for n in range(9)]
+    examples[0]["image"] = encode(draw(0), "TIFF")
     hold_out = covey.HoldOut(classes=1, split="val")
-    write(examples, tmp_path, label="label", hold_out=hold_out, compression=compression)
-    splits = covey.info(tmp_path).splits
-    assert {split.name: split.images["image"].images for split in splits} == {"train": 6, "val": 3}
-    for split in splits:
-        assert split.images["image"].smallest == split.images["image"].largest == (12, 16)
-        assert split.images["image"].oriented == split.records
+    options = {"features": {"image": Image(), "label": "int64"}, "compression": compression}
+    write(examples, tmp_path, label="label", hold_out=hold_out, **options)
+    found = {split.name: split.images["image"] for split in covey.info(tmp_path).splits}
+    for name, count in (("train", 6), ("val", 3)):
+        assert found[name]["oriented"] + found[name]["unknown"] == count
+        assert found[name]["smallest"] == found[name]["largest"] == (12, 16)
+    assert join_images(found.values())["unknown"] == 1
 
 
-def test_summary_of_other_formats(tmp_path):
-    write([{"image": encode(draw(0), "TIFF")}], tmp_path, features={"image": Image()})
-    assert covey.info(tmp_path).splits[0].images == {"image": ImageSummary(unknown=1)}
+def summary(**values):
+    return {**join_images([]), **values}
 
 
 def test_sum_of_summaries():
     parts = [
-        ImageSummary({"png": 1}, {3: 1}, {8: 1}, 0, 0, (4, 6), (4, 6)),
-        ImageSummary({"png": 2}, {1: 2}, {16: 2}, 2, 0, (3, 8), (6, 4)),
-        ImageSummary(unknown=3),
+        summary(formats={"png": 1}, channels={"3": 1}, smallest=(4, 6), largest=(4, 6)),
+        summary(formats={"png": 2}, bits={"16": 2}, oriented=2, smallest=(3, 8), largest=(6, 4)),
+        summary(unknown=3, bits={"8": 1}),
     ]
-    total = sum(parts, ImageSummary())
-    assert total == ImageSummary({"png": 3}, {1: 2, 3: 1}, {8: 1, 16: 2}, 2, 3, (3, 8), (6, 4))
-    assert ImageSummary.from_json(total.to_json()) == total
-    assert total.images == 6
+    total = join_images(parts)
+    assert total == summary(
+        formats={"png": 3}, channels={"3": 1}, bits={"8": 1, "16": 2}, oriented=2, unknown=3,
+        smallest=(3, 8), largest=(6, 4),
+    )  # fmt: skip
+    assert list(total["bits"]) == ["8", "16"]
+    assert parse_summary(json.loads(json.dumps(total))) == total
 
 
 @pytest.mark.parametrize("field", ["formats", "bits", "oriented", "smallest"])
-@pytest.mark.parametrize("value", [-1, "x", [1], {"x": -1}, 2**70])
+@pytest.mark.parametrize("value", [-1, "x", [1], {"x": -1}, {"\x1b[": 1}, 2**70])
 def test_invalid_summaries(field, value):
-    content = {**ImageSummary().to_json(), field: value}
-    with pytest.raises((ValueError, TypeError, LookupError)):
-        ImageSummary.from_json(content)
+    content = summary(**{field: value})
+    with pytest.raises((ValueError, TypeError, LookupError, AttributeError)):
+        parse_summary(content)

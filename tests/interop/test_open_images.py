@@ -1,4 +1,4 @@
-"""covey.open with decode_images=True; Pillow encodes the images."""
+"""Images of opened datasets, also of TFRecords that TensorFlow wrote."""
 
 import io
 import sys
@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import PIL.Image
 import pytest
+import tensorflow as tf
 from opened import opened, put
 from written import write
 
-from covey import Image
+from covey import Features, Image, Tensor
 from covey.errors import CoveyError, FeatureError
 
 
@@ -80,3 +81,94 @@ def test_without_pillow(tmp_path, monkeypatch):
     with pytest.raises(FeatureError, match=r"Pillow.* is not installed") as caught:
         opened(path, decode_images=True)[0]
     assert "pip install 'covey[images]'" in str(caught.value)
+
+
+# TFRecords of others.
+
+
+def inception_example(number):
+    """Return an Example as the ImageNet and Inception scripts of TensorFlow write it."""
+    encoded = tf.io.encode_jpeg(pixels(number, (12, 16, 3))).numpy()
+    values = {
+        "image/height": 12,
+        "image/width": 16,
+        "image/colorspace": b"RGB",
+        "image/channels": 3,
+        "image/class/label": number % 4 + 1,
+        "image/class/synset": b"n%08d" % (number % 4),
+        "image/class/text": b"bird",
+        "image/format": b"JPEG",
+        "image/filename": b"%d.jpg" % number,
+        "image/encoded": encoded,
+    }
+
+    def feature(value):
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    content = {name: feature(value) for name, value in values.items()}
+    return tf.train.Example(features=tf.train.Features(feature=content)), encoded
+
+
+def put_examples(path, examples):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example.SerializeToString())
+
+
+def test_images_of_tensorflow_without_metadata(tmp_path):
+    examples, encoded = zip(*map(inception_example, range(12)), strict=True)
+    for shard in range(2):
+        put_examples(tmp_path / f"train-0000{shard}-of-00002", examples[6 * shard : 6 * shard + 6])
+    ds = opened(sorted(map(str, tmp_path.glob("train-*"))))
+    assert ds.features["image/encoded"] == Image()
+    assert ds.features["image/class/text"] == Tensor("bytes")
+    assert (ds.label, ds.classes.labels.tolist()) == ("image/class/label", [1, 2, 3, 4])
+    expected = [tf.io.decode_jpeg(each, dct_method="INTEGER_ACCURATE").numpy() for each in encoded]
+    loader = ds.batches(4, 2, seed=3, select="image/encoded")
+    for step, (x, y) in enumerate(loader.take(3)):
+        ids = loader.plan.batch(step)
+        assert (x == np.stack([expected[number] for number in ids])).all()
+        assert y.tolist() == [number % 4 + 1 for number in ids]
+
+
+def test_images_and_other_bytes_in_splits_of_others(tmp_path):
+    examples = [inception_example(number)[0] for number in range(4)]
+    put_examples(tmp_path / "x-train.tfrecord-00000-of-00001", examples)
+    examples[3].features.feature["image/encoded"].bytes_list.value[0] = b"text"
+    put_examples(tmp_path / "x-test.tfrecord-00000-of-00001", examples)
+    for split, expected in (("train", Image()), ("train+test", Tensor("bytes"))):
+        assert opened(tmp_path, split=split).features["image/encoded"] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([b"png", b"jpeg"], Image()),
+        ([b"deep", b"deep"], Image(dtype="uint16")),
+        ([b"deep", b"jpeg"], Image()),
+        ([b"png", b"text"], Tensor("bytes")),
+        ([b"png", b""], Tensor("bytes")),
+        ([b"png", None], Tensor("bytes", (None,), default=[])),
+    ],
+)
+def test_bytes_of_records_are_inferred(tmp_path, values, expected):
+    """Of all records, whatever reads them."""
+    known = {
+        b"png": tf.io.encode_png(pixels(0)).numpy(),
+        b"jpeg": tf.io.encode_jpeg(pixels(1)).numpy(),
+        b"deep": tf.io.encode_png(pixels(2, dtype=np.uint16)).numpy(),
+    }
+    made = [b"" if each is None else known.get(each, each) for each in values]
+    short = Features({"n": "int64"})
+    whole = Features({"n": "int64", "image": "bytes"})
+    records = [
+        short.encode({"n": 1}) if each is None else whole.encode({"n": 1, "image": data})
+        for each, data in zip(values, made, strict=True)
+    ]
+    assert Features.infer_records(records)["image"] == expected
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for record in records:
+            writer.write(record)
+    assert opened(tmp_path / "a.tfrecord").features["image"] == expected

@@ -13,7 +13,7 @@ from covey.cli import make_parser
 from covey.cli.output import OptionNames
 from covey.errors import CoveyError
 from covey.loader import LoadOptions
-from covey.schema.pixel_options import ImageOptions
+from covey.schema.pixels import ImageOptions
 
 SOURCE = Path(covey.__file__).parent
 
@@ -101,7 +101,7 @@ ADVICE = [each for each in advice() if ARGUMENT.search(each[3]) or "--" in each[
 def test_the_enumeration_finds_advice():
     found = {(name, field) for name, _, field, _ in ADVICE}
     assert ("writing/target.py", "remedy") in found
-    assert ("schema/pixel_options.py", "allowed") in found
+    assert ("schema/pixels.py", "allowed") in found
     assert ("cli/write.py", "remedy") in found
     assert len(ADVICE) > 50
 

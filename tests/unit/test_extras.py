@@ -18,9 +18,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 # The modules of each extra.
 MODULES = {
-    "images": ["schema/pillow.py", "schema/images.py"],
+    "images": ["schema/pixels.py", "schema/images.py"],
     "audio": ["schema/audio.py"],
-    "jpeg": ["schema/pillow.py"],
     "parquet": ["sources/arrow.py"],
     "tensorflow": ["adapters/tensorflow.py"],
     "keras": ["adapters/keras.py"],
@@ -49,7 +48,6 @@ INDIRECT = {
 
 # Distributions of another extra, or of none, that the modules import if they are installed.
 OTHER_EXTRA = {
-    "images": {"simplejpeg"},
     "keras": {"tf_keras"},
 }
 

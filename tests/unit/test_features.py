@@ -211,7 +211,7 @@ class TestErrors:
             (Image(), b"text", "4 bytes that begin with b'text' are not an image"),
             (Image(), "missing.jpg", "the image cannot be read: missing.jpg: there is no such"),
             (Image(), "\0", "the image cannot be read"),
-            (Image(), {"bytes": None, "path": None}, "path is None, without bytes"),
+            (Image(), {"bytes": None, "path": None}, "is of type dict; must be"),
             (Image((5, None, 3)), GIF, "height x width 4 x 5; must be 5 x any"),
         ],
     )

@@ -13,7 +13,6 @@ from written import write
 
 from covey import Image
 from covey.errors import ExampleError, FeatureError
-from covey.schema.pixel_options import ImageOptions
 from covey.schema.pixels import read_pixels
 
 # 8 x 8 pixels: the left half is blue, the right half orange.
@@ -91,7 +90,6 @@ def test_resize():
     pixels = np.full((9, 7, 3), (1, 2, 3), np.uint8)
     for size in ((1, 1), (3, 20), (40, 40)):
         assert (read_pixels(Image(), png(pixels), size) == (1, 2, 3)).all()
-    assert ImageOptions(image_size=(3, 3), crop="random").is_random
 
 
 @pytest.fixture(scope="module")
@@ -116,15 +114,10 @@ def test_batches(pictures):
         for number in range(COUNT):
             expected = np.full((8, 8, 3), number) if number % 6 else [ROW] * 8
             assert (found[number] == expected).all()
-
-
-def test_views(pictures):
     options = {"image_size": (6, 5), "crop": "random", "flip": True, "views": 2, "seed": 3}
     loader = pictures.batches(3, 2, threads=2, **options)
-    other = pictures.batches(3, 2, threads=0, batch_transform=lambda x, y: (x, y), **options)
-    for step, (batch, expected) in enumerate(zip(loader.take(5), other.take(5), strict=True)):
-        assert same(batch, expected)
-        for view, (row, number) in product(batch[0], enumerate(loader.plan.batch(step))):
+    for step, (x, _) in enumerate(loader.take(5)):
+        for view, (row, number) in product(x, enumerate(loader.plan.batch(step))):
             assert view.shape == (6, 6, 5, 3)
             assert number % 6 == 0 or (view[row] == number).all()
 
