@@ -319,7 +319,10 @@ class _Reader:
                 feature="/".join(path),
                 remedy="open the dataset, whose records show it, or pass features=",
             )
-        key, features = "/".join(path), self.infer()
+        # The class says what encoded images mean: the floats of a depth map, or a video.
+        inferred = self.infer()
+        images = {key: Tensor("bytes") for key in inferred if isinstance(inferred[key], Image)}
+        key, features = "/".join(path), {**inferred, **images}
         return features.get(key) or {
             each.removeprefix(f"{key}/"): feature
             for each, feature in features.items()
