@@ -10,9 +10,8 @@ from typing import Any
 from covey.errors import FeatureError, SourceError, StorageError
 from covey.schema import Audio, Feature, Image
 from covey.schema import audio as sounds
-from covey.schema.audio import MAX_AUDIO_BYTES, MissingSoundfileError
-from covey.schema.image_inputs import MAX_IMAGE_BYTES
-from covey.schema.images import read_header
+from covey.schema.audio import MAX_AUDIO_BYTES
+from covey.schema.images import EXTENSIONS, MAX_IMAGE_BYTES, MissingLibraryError, read_header
 from covey.sources.source import as_source_error, source_error
 from covey.untrusted import read_file
 
@@ -127,7 +126,7 @@ def _image_feature(files: Iterable[bytes]) -> Image:
 IMAGES = FileKind(
     "image",
     "image",
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp", *_UNSUPPORTED),
+    (*EXTENSIONS, *_UNSUPPORTED),
     check_image,
     _image_feature,
     MAX_IMAGE_BYTES,
@@ -145,7 +144,7 @@ def decode_sound(data: bytes) -> dict[str, Any]:
     """
     try:
         samples, rate = sounds.decode_audio(data, "float32")
-    except MissingSoundfileError:
+    except MissingLibraryError:
         raise
     except FeatureError as error:
         raise SourceError(error.reason) from None
@@ -156,13 +155,11 @@ def sound_feature(files: Iterable[bytes]) -> Audio:
     """Return the feature of the first valid content: its sampling rate and number of channels."""
     for data in files:
         try:
-            header = sounds.read_audio_header(data)
-        except MissingSoundfileError:
+            return sounds.infer_audio(data)
+        except MissingLibraryError:
             raise
         except FeatureError:
             continue  # reading the example reports it
-        channels = header.channels
-        return Audio(header.sample_rate, shape=(None,) if channels == 1 else (None, channels))
     return Audio()
 
 
