@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -149,28 +149,21 @@ def scanning(data: Data, table: Table, rounds: int) -> None:
 # Decoding.
 
 
-def decode(data: Data) -> int:
-    batches = covey.reading.read_batches(data.shards, data.features, 128, threads=2)
-    return sum(len(batch["label"]) for batch in batches)
-
-
-def mapped_blocks(data: Data) -> list[covey.tfrecord.Block]:
-    """Blocks of batches whose files stay mapped."""
-    blocks = []
+def read_blocks(data: Data) -> Iterator[covey.tfrecord.Block]:
+    """Yield the blocks of tasks of decoding threads: 2 MiB, or one batch if that is more."""
     for path in data.shards:
         with covey.RecordReader(path) as reader:
             for block in reader.blocks(verify_data=False):
-                # Tasks as in read_batches: 2 MiB, or one batch if that is more.
                 rows = max(1, (2 << 20) // (128 * int(block.lengths.mean()))) * 128
-                blocks += [block[i : i + rows] for i in range(0, len(block), rows)]
-    return blocks
+                yield from (block[i : i + rows] for i in range(0, len(block), rows))
 
 
-def decode_mapped(data: Data, blocks: list[covey.tfrecord.Block]) -> int:
+def decode(data: Data, blocks: Iterable[covey.tfrecord.Block] | None = None) -> int:
+    """Decode blocks in two threads; by default those of the files."""
     count = 0
     with ThreadPoolExecutor(2) as pool:
         waiting: deque[Any] = deque()
-        for block in blocks:
+        for block in read_blocks(data) if blocks is None else blocks:
             waiting.append(pool.submit(data.features.decode_batch, block))
             if len(waiting) > 3:
                 count += len(waiting.popleft().result()["label"])
@@ -204,10 +197,10 @@ def decoding(data: Data, table: Table, rounds: int) -> None:
     best = fastest(
         {each: lambda each=each: tensorflow_decode(data, *each) for each in DECODE_SETTINGS}
     )
-    blocks = mapped_blocks(data)
+    blocks = list(read_blocks(data))
     sides = {
         "covey": lambda: check(decode(data), data.rows),
-        "mapped": lambda: check(decode_mapped(data, blocks), data.rows),
+        "mapped": lambda: check(decode(data, blocks), data.rows),
         "tensorflow": lambda: check(tensorflow_decode(data, *best), data.rows),
     }
     seconds = in_turn(sides, rounds)

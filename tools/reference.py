@@ -53,7 +53,6 @@ SECTIONS = [
     ("Features", "covey", "Features Feature Tensor ClassLabel Image Audio Ragged Sparse Steps"),
     ("Classes", "covey.classes", "ClassTable ClassNames"),
     ("Record files", "covey", "RecordReader RecordWriter"),
-    ("Batches of columns", "covey.reading", "read_batches"),
     ("Sources", "covey.sources", "open_source open_splits from_tfds_builder register Source"),
     ("Plans", "covey.plan", "*"),
     (

@@ -9,6 +9,9 @@ namespace {
 // Rows are scattered in memory: this many are prefetched.
 constexpr std::size_t kRowsAhead = 8;
 
+// Files whose state is asked for after a read.
+constexpr int kAskedPerRead = 8;
+
 Fault fault_of(FaultCode code, std::size_t row, std::uint64_t offset = 0, std::uint64_t found = 0,
                std::uint64_t expected = 0) noexcept {
   Fault fault;
@@ -99,9 +102,13 @@ Fault RowTables::check_read(const Located& located, const Mappings& shards,
     }
   }
   const std::int64_t now = Mapping::now();
-  for (const Located::Shard& each : located.shards) {
+  int budget = kAskedPerRead;
+  const std::size_t count = located.shards.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    // Begins at another shard each time, so that each is asked eventually.
+    const Located::Shard& each = located.shards[(static_cast<std::size_t>(now) + i) % count];
     const Mapping& shard = *shards[each.number];
-    if (fault ? shard.has_changed() : shard.has_changed(now)) {
+    if (fault ? shard.has_changed() : shard.has_changed(now, budget)) {
       return fault_of(FaultCode::changed, each.row, each.number, 0, shard.size());
     }
   }

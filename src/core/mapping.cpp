@@ -27,7 +27,14 @@ std::uint32_t fingerprint(const std::uint8_t* data, std::size_t size) noexcept {
   return crc32c_extend(crc32c(data, part), data + size - part, part);
 }
 
+int open_file(const std::string& path) noexcept {
+  return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
 namespace {
+
+// How many shards are mapped.
+std::atomic<std::size_t> mapped_shards{0};
 
 // A file that is modified twice within this time may have the same modification time.
 constexpr std::int64_t kTimeGranularity = 1'000'000'000;  // ns
@@ -83,30 +90,58 @@ MappedBytes::~MappedBytes() {
   if (mapped_ != nullptr) munmap(mapped_, mapped_size_);
 }
 
+namespace {
+
+// The checksum of the first and the last bytes of an open file; none if it cannot be read.
+std::optional<std::uint32_t> fingerprint_of(int descriptor, std::uint64_t size) noexcept {
+  std::uint8_t bytes[kFingerprintBytes];
+  const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(size, sizeof bytes));
+  const auto all = static_cast<ssize_t>(part);
+  if (pread(descriptor, bytes, part, 0) != all) return std::nullopt;
+  const std::uint32_t crc = crc32c(bytes, part);
+  if (pread(descriptor, bytes, part, static_cast<off_t>(size - part)) != all) return std::nullopt;
+  return crc32c_extend(crc, bytes, part);
+}
+
+}  // namespace
+
+std::optional<FileState> file_state(const std::string& path) noexcept {
+  const int descriptor = open_file(path);
+  if (descriptor < 0) return std::nullopt;
+  struct stat status;
+  std::optional<FileState> found;
+  if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    const auto crc = fingerprint_of(descriptor, size);
+    if (crc) found = {size, status.st_ino, modification_time(status), *crc};
+  }
+  close(descriptor);
+  return found;
+}
+
 Mapping::Mapping(int descriptor, std::size_t size, const Options& options)
     : bytes_(descriptor, 0, size, options.scattered ? Access::scattered : Access::normal),
       options_(options),
       error_(bytes_.error()) {
+  const bool is_allowed = mapped_shards.fetch_add(1) < options.limit;
   struct stat status;
-  if (error_ != 0) return;
   if (fstat(descriptor, &status) != 0) {
     error_ = errno;
-    return;
-  }
-  if (static_cast<std::uint64_t>(status.st_size) != size) {
+  } else if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size) {
     error_ = -1;
-    return;
+  } else if (!is_allowed) {
+    error_ = ENOMEM;
+  } else if (error_ == 0 && options_.fingerprint &&
+             fingerprint_of(descriptor, size) != options_.fingerprint) {
+    error_ = -1;
   }
+  if (error_ != 0) return;
   device_ = static_cast<std::uint64_t>(status.st_dev);
   file_ = static_cast<std::uint64_t>(status.st_ino);
   modified_ = settled(modification_time(status));
-  // Without a descriptor has_changed() is slower.
-  if (options.keep_open) descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 }
 
-Mapping::~Mapping() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
+Mapping::~Mapping() { mapped_shards.fetch_sub(1); }
 
 std::int64_t Mapping::now() noexcept {
   timespec time;
@@ -125,21 +160,20 @@ bool Mapping::has_changed() const noexcept {
   return true;
 }
 
-bool Mapping::has_changed(std::int64_t now) const noexcept {
+bool Mapping::has_changed(std::int64_t now, int& budget) const noexcept {
   if (is_faulted() || changed_.load(std::memory_order_relaxed)) return true;
-  if (now - last_asked_.load(std::memory_order_relaxed) < kAskInterval) return false;
+  if (budget <= 0 || now - last_asked_.load(std::memory_order_relaxed) < kAskInterval) return false;
+  --budget;
   last_asked_.store(now, std::memory_order_relaxed);
   return has_changed();
 }
 
 bool Mapping::ask_system() const noexcept {
   struct stat status;
-  if (descriptor_ >= 0) {
-    if (fstat(descriptor_, &status) != 0) return true;
-  } else if (stat(options_.path.c_str(), &status) != 0 ||
-             static_cast<std::uint64_t>(status.st_dev) != device_ ||
-             static_cast<std::uint64_t>(status.st_ino) != file_) {
-    return false;
+  if (stat(options_.path.c_str(), &status) != 0 ||
+      static_cast<std::uint64_t>(status.st_dev) != device_ ||
+      static_cast<std::uint64_t>(status.st_ino) != file_) {
+    return false;  // another file at its path
   }
   if (static_cast<std::uint64_t>(status.st_size) < size()) return true;
   const std::int64_t modified = modification_time(status);

@@ -47,20 +47,33 @@ class MappedBytes {
 // The checksum of the first and the last bytes of a file.
 std::uint32_t fingerprint(const std::uint8_t* data, std::size_t size) noexcept;
 
+// Opens a file to read from it; opening a FIFO does not wait. Negative on failure.
+int open_file(const std::string& path) noexcept;
+
+// The state of a regular file.
+struct FileState {
+  std::uint64_t size, inode;
+  std::int64_t modified;  // in ns
+  std::uint32_t fingerprint;
+};
+
+// The state of the file at a path; none if it is missing, not regular or cannot be read.
+std::optional<FileState> file_state(const std::string& path) noexcept;
+
 // A whole shard.
 class Mapping {
  public:
   struct Options {
-    std::string path;        // path of the file; used if no descriptor is kept
-    bool keep_open = false;  // keep a descriptor, which makes has_changed() faster
+    std::string path;  // asked for its state by has_changed()
     bool scattered = false;
-    // Compared by has_changed() if the modification time differs. Without it only the size is
-    // compared: covey itself writes to the files of its cache.
+    // Compared when the file is mapped, and by has_changed() if the modification time differs.
+    // Without it only the size is compared: covey itself writes to the files of its cache.
     std::optional<std::uint32_t> fingerprint;
+    std::size_t limit = SIZE_MAX;  // of the shards that are mapped in this process
   };
 
   // Maps an open file of this size. The caller keeps the descriptor. On failure `error()` is a
-  // value of errno, or -1 if the file has another size.
+  // value of errno, ENOMEM at the limit, or -1 if the file has another size or fingerprint.
   Mapping(int descriptor, std::size_t size, const Options& options);
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -76,9 +89,9 @@ class Mapping {
   // the original file. The result stays true; replacing the file at its path does not matter.
   bool has_changed() const noexcept;
 
-  // The same for frequent calls: asks the system at most once in some milliseconds. `now` is a time
-  // in milliseconds.
-  bool has_changed(std::int64_t now) const noexcept;
+  // The same for frequent calls: asks the system at most once in some milliseconds, and only if
+  // `budget`, which it decrements, is positive. `now` is a time in milliseconds.
+  bool has_changed(std::int64_t now, int& budget) const noexcept;
 
   // The time for has_changed(), in milliseconds.
   static std::int64_t now() noexcept;
@@ -89,7 +102,6 @@ class Mapping {
   MappedBytes bytes_;
   Options options_;
   int error_ = 0;
-  int descriptor_ = -1;
   std::uint64_t device_ = 0, file_ = 0;  // identity of the file, independent of its path
   mutable std::atomic<std::int64_t> modified_{
       0};  // in ns; 0 if it may still change within that tick

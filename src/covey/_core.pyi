@@ -396,6 +396,11 @@ def epoch_plan(seed: int, records: int, batch_size: int, rest: int, shuffled: bo
     Return a plan of all records once per epoch; `rest` is 0 for a shorter last batch, 1 for none, 2 for one that is filled from the next epoch.
     """
 
+def file_states(paths: list[bytes]) -> list[tuple[int, int, int, int] | None]:
+    """
+    Return the size, modification time in ns, inode and fingerprint of each file; None for one that is missing, not regular or cannot be read.
+    """
+
 def read_records(
     buffers: list[Any],
     sources: NDArray[uint32] | None,
@@ -410,24 +415,25 @@ def read_records(
 class RowTable:
     """The rows of the index of one split."""
 
-    def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> None:
-        """
-        `shards` is the number of shards. If `single_stream`, records are addressed by `inner_offset`, the position in the decompressed shard.
-        """
+    def __init__(self, rows: NDArray[Any], *, shards: int) -> None:
+        """`shards` is the number of shards."""
 
 class ShardFile:
-    """An open file of a shard, to be mapped."""
+    """The file of a shard, to be mapped."""
 
     def __init__(
-        self, *, shard: int, path: bytes, descriptor: int, size: int, fingerprint: int | None
-    ) -> None: ...
+        self, shard: int, path: bytes, size: int, fingerprint: int | None, descriptor: int = -1
+    ) -> None:
+        """`descriptor` is that of the open file, if it is open."""
 
 class Gather:
     """Random access to the records of an index."""
 
     def __init__(self, tables: list[RowTable]) -> None: ...
-    def set_shards(self, files: Sequence[ShardFile], *, keep_open: bool, scattered: bool) -> None:
-        """Map the files of shards into memory."""
+    def map(self, files: Sequence[ShardFile], *, scattered: bool, limit: int) -> None:
+        """
+        Map the files of shards into memory. Raises Fault("changed", offset=shard) for a file that cannot be opened or has another size or fingerprint, and OSError for one that cannot be mapped, with ENOMEM if `limit` shards are mapped in this process.
+        """
 
     def missing(self, ids: NDArray[int64]) -> list[int]:
         """Return the shards of records that are not mapped."""

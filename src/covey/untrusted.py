@@ -16,7 +16,6 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import PureWindowsPath
 from typing import Any, BinaryIO, NoReturn, ParamSpec, TypeVar
 
 from covey.errors import (
@@ -330,7 +329,7 @@ def check_name(name: Any, what: str) -> None:
         isinstance(name, str)
         and name not in ("", ".", "..")
         and not {"/", "\\", "\0"} & {*name}
-        and not PureWindowsPath(name).drive
+        and not (name[1:2] == ":" and name[0].isascii() and name[0].isalpha())  # a drive
         and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
         and not any("\ud800" <= each <= "\udfff" for each in name)
     )

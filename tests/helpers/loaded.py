@@ -20,7 +20,6 @@ import covey
 from covey import Tensor
 from covey.errors import SkippedRecordsWarning
 from covey.reading import Gatherer
-from covey.reading.open_files import Reservations
 from covey.storage import open_storage
 
 COUNT, CLASSES = 180, 12
@@ -78,11 +77,11 @@ def make_read(directory: Path) -> covey.Dataset:
 
 def make_unmapped(directory: Path) -> covey.Dataset:
     """Return a dataset with more shards than the maps that are left."""
-    return with_maps(make_numbers(directory), Reservations(lambda: 4))
+    return with_maps(make_numbers(directory), 4)
 
 
-def with_maps(ds: covey.Dataset, maps: Reservations) -> covey.Dataset:
-    return ds._with(gatherer=Gatherer(ds._gatherer.tables, maps=maps))
+def with_maps(ds: covey.Dataset, max_maps: int) -> covey.Dataset:
+    return ds._with(gatherer=Gatherer(ds._gatherer.tables, max_maps=max_maps))
 
 
 def make_unchecked(directory: Path) -> covey.Dataset:

@@ -565,7 +565,6 @@ def test_unreadable_records(tmp_path):
     for path, kind in cases:
         for read in (
             lambda path=path: covey.RecordReader(path),
-            lambda path=path: list(covey.reading.read_batches(path, FEATURES)),
             lambda path=path: covey.open([path], progress=False),
         ):
             with pytest.raises((kind, DatasetError)) as caught:
@@ -588,7 +587,6 @@ reads = (
     lambda: covey.build_index(directory),
     lambda: covey.repair(directory, new, mode="overwrite"),
     lambda: covey.RecordReader(file).close(),
-    lambda: list(covey.reading.read_batches(file, features)),
     lambda: covey.sources.open_source(directory),
     lambda: covey.sources.open_source(file),
 )

@@ -75,7 +75,6 @@ class Shards {
     const std::string path = files_.emplace_back(bytes).path();
     Mapping::Options options;
     options.path = path;
-    options.keep_open = true;
     options.fingerprint =
         fingerprint(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
     const OpenFile file(path);

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import covey
 from covey.cli import main
-from covey.reading import read_batches
 from covey.samplers import TFRecordDatasetSampler
 
 NAMES = [
@@ -78,7 +77,6 @@ READERS = {
     "open a list": lambda d: use([d / NAMES[0], d / NAMES[1]]),
     "open a pattern": lambda d: use(f"{d}/birds*"),
     "label by file": lambda d: use([d / NAMES[0], d / NAMES[2]], "@file"),
-    "read_batches": lambda d: list(read_batches([d / NAMES[0]], covey.Features({"x": "int64"}), 4)),
     "info": lambda d: [covey.info(d), *(covey.info(d / name) for name in NAMES)],
     "verify": lambda d: covey.verify(d, progress=False),
     "repair": lambda d: covey.repair(d, d.parent / "repaired", progress=False),

@@ -9,7 +9,6 @@ from PIL import Image
 
 import covey
 from covey.errors import CoveyError, DatasetError
-from covey.reading import read_batches
 from covey.samplers import (
     MultiShotFileSampler,
     TFDatasetMultiShotMemorySampler,
@@ -82,7 +81,6 @@ def test_one_path(one, shards, tmp_path):
     assert built.exported == (str(tmp_path / "idx" / "bird 0 é.idx"),)
     assert covey.repair(shard, one(tmp_path / "repaired"), progress=False).records == 8
     assert len(list(open_source(shard).examples)) == 8
-    assert sum(len(each["x"]) for each in read_batches(shard, FEATURES)) == 8
     x, _ = next(iter(TFRecordDatasetSampler(directory, parse, 2, 4, label="label")))
     assert len(x) == 4
 
@@ -111,7 +109,6 @@ def test_many_paths(many, shards):
         assert len(ds) == 16
     assert covey.verify(many(shards), progress=False).is_valid
     assert sum(split.records for split in covey.info(many(shards)).splits) == 16
-    assert sum(len(each["x"]) for each in read_batches(many(shards), FEATURES)) == 16
 
 
 def test_file_sampler(many, tmp_path):
@@ -167,7 +164,6 @@ WRONG = [
         (lambda path: covey.write(EXAMPLES, path, split="train"), "path"),
         (open_source, "path"),
         (load_image, "path"),
-        (lambda path: list(read_batches(path, FEATURES)), "paths"),
         (lambda path: TFRecordDatasetSampler(path, parse), "shard_path"),
         (lambda path: TFDatasetMultiShotMemorySampler(path, 2), "dataset_name"),
         (covey.RecordReader, "source"),

@@ -83,7 +83,6 @@ ENTRIES = {
     "verify": lambda url, options: covey.verify(url, storage_options=options),
     "repair": lambda url, options: covey.repair(url, "x", storage_options=options),
     "build_index": lambda url, options: covey.build_index(url, storage_options=options),
-    "read_batches": lambda url, options: list(covey.reading.read_batches(url, FEATURES)),
     "RecordReader": lambda url, options: covey.RecordReader(url),
     "RecordReader of a path": lambda url, options: covey.RecordReader(Path(url)),
     "RecordWriter": lambda url, options: covey.RecordWriter(url),

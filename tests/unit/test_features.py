@@ -304,19 +304,6 @@ class TestErrors:
         with pytest.raises(FeatureError, match="a SequenceExample cannot be written"):
             Features({"x": Steps("int64")}).encode({"x": [1]})
 
-    def test_arrays_to_decode_into(self):
-        features = Features({"n": {"x": Tensor("int32", (2,))}, "s": "str"})
-        records = [features.encode({"n": {"x": [1, 2]}, "s": "a"})] * 3
-        out = np.zeros((3, 2), np.int32)
-        assert features.decode_batch(records, out={"n": {"x": out}})["n"]["x"] is out
-        assert out.tolist() == [[1, 2]] * 3
-        for wrong in (out[:2], out.astype(np.int64), np.zeros((2, 3), np.int32).T):
-            with pytest.raises(FeatureError, match="the output array is"):
-                features.decode_batch(records, out={"n": {"x": wrong}})
-        for wrong in ({"y": out}, {"s": out}, {"n": {"x": [0, 0]}}):
-            with pytest.raises(FeatureError):
-                features.decode_batch(records, out=wrong)
-
 
 class TestInvalidSchemas:
     @pytest.mark.parametrize(

@@ -211,7 +211,8 @@ def test_deleted_cache(long_stream, cache):
         ds = opened(long_stream, mmap=mmap)
         assert numbers(ds, [5]) == [5]
         shutil.rmtree(cache.parent)
-        assert numbers(ds, [599, 300]) == [599, 300]
+        if mmap:  # otherwise the copy is opened for each batch
+            assert numbers(ds, [599, 300]) == [599, 300]
         copy = pickle.loads(pickle.dumps(ds))  # decompresses again
         shutil.rmtree(cache.parent)
         with pytest.raises(FileChangedError, match="open it again"):

@@ -3,6 +3,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <functional>
 #include <new>
@@ -31,22 +33,12 @@ nb::list to_bytes(const std::vector<Bytes>& records, bool verify,
   return result;
 }
 
-std::shared_ptr<const Mapping> map(const ShardFile& file, bool keep_open, bool scattered) {
-  Mapping::Options options;
-  options.path = file.path;
-  options.keep_open = keep_open;
-  options.scattered = scattered;
-  options.fingerprint = file.fingerprint;
-  auto mapping = std::make_shared<const Mapping>(file.descriptor, file.size, options);
-  if (mapping->error() > 0) {
-    errno = mapping->error();
-    const nb::bytes path(file.path.data(), file.path.size());
-    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
-    throw nb::python_error();
-  }
-  if (mapping->error() != 0) {
-    raise_fault({.code = FaultCode::changed, .offset = file.shard, .expected = file.size});
-  }
+// Maps a file; `error()` of the result is -1 also if the file cannot be opened.
+std::shared_ptr<const Mapping> map_file(const ShardFile& file, const Mapping::Options& options) {
+  const int descriptor = file.descriptor < 0 ? open_file(file.path) : file.descriptor;
+  if (descriptor < 0) return nullptr;
+  auto mapping = std::make_shared<const Mapping>(descriptor, file.size, options);
+  if (file.descriptor < 0) close(descriptor);
   return mapping;
 }
 
@@ -101,15 +93,34 @@ std::shared_ptr<const Mappings> PyGather::shards() const {
   return shards_;
 }
 
-void PyGather::set_shards(const std::vector<ShardFile>& files, bool keep_open, bool scattered) {
-  Mappings shards = *this->shards();
-  for (const ShardFile& file : files) {
-    if (file.shard >= shards.size()) throw nb::index_error("shard index out of range");
-    shards[file.shard] = map(file, keep_open, scattered);
+void PyGather::map(const std::vector<ShardFile>& files, bool scattered, std::size_t limit) {
+  const std::size_t count = tables_.shards();
+  std::vector<std::shared_ptr<const Mapping>> mapped;
+  int error = 0;
+  {
+    const GilReleased released;
+    for (const ShardFile& file : files) {
+      auto mapping = map_file(file, {file.path, scattered, file.fingerprint, limit});
+      error = mapping == nullptr ? -1 : mapping->error();
+      if (error != 0) break;
+      mapped.push_back(std::move(mapping));
+    }
+    const std::lock_guard guard(lock_);
+    Mappings shards = *shards_;
+    for (std::size_t i = 0; i < mapped.size(); ++i) {
+      if (files[i].shard < count) shards[files[i].shard] = std::move(mapped[i]);
+    }
+    shards_ = std::make_shared<const Mappings>(std::move(shards));
   }
-  auto replacement = std::make_shared<const Mappings>(std::move(shards));
-  const std::lock_guard guard(lock_);
-  shards_.swap(replacement);
+  if (error == 0) return;
+  const ShardFile& failed = files[mapped.size()];
+  if (error < 0) {
+    raise_fault({.code = FaultCode::changed, .offset = failed.shard, .expected = failed.size});
+  }
+  errno = error;
+  const nb::bytes path(failed.path.data(), failed.path.size());
+  PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
+  throw nb::python_error();
 }
 
 std::vector<std::size_t> PyGather::missing(ArrayArg<std::int64_t> ids) const {
@@ -154,6 +165,34 @@ Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards
 
 void register_gather(nb::module_& m) {
   m.def(
+      "file_states",
+      [](nb::list paths) {
+        std::vector<std::string> names;
+        for (nb::handle each : paths) {
+          const nb::bytes path = nb::cast<nb::bytes>(each);
+          names.emplace_back(path.c_str(), path.size());
+        }
+        std::vector<std::optional<FileState>> states;
+        {
+          const GilReleased released;
+          for (const std::string& name : names) states.push_back(file_state(name));
+        }
+        nb::list result;
+        for (const std::optional<FileState>& each : states) {
+          if (each) {
+            result.append(
+                nb::make_tuple(each->size, each->modified, each->inode, each->fingerprint));
+          } else {
+            result.append(nb::none());
+          }
+        }
+        return result;
+      },
+      nb::arg("paths"),
+      nb::sig("def file_states(paths: list[bytes]) -> list[tuple[int, int, int, int] | None]"),
+      "Return the size, modification time in ns, inode and fingerprint of each file; None for one "
+      "that is missing, not regular or cannot be read.");
+  m.def(
       "read_records",
       [](nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
          ArrayArg<std::uint64_t> lengths, bool verify) {
@@ -170,47 +209,42 @@ void register_gather(nb::module_& m) {
   nb::class_<PyRowTable>(m, "RowTable", "The rows of the index of one split.")
       .def(
           "__init__",
-          [](PyRowTable* self, nb::handle rows, std::size_t shards, bool single_stream) {
-            const RowFields fields = row_fields(rows.attr("dtype"));
-            RowTable table = fields.table;
-            if (single_stream) {
-              check(fields.inner_offset.has_value(), "rows need `inner_offset`");
-              table.offset = *fields.inner_offset;
-            }
+          [](PyRowTable* self, nb::handle rows, std::size_t shards) {
+            RowTable table = row_fields(rows.attr("dtype")).table;
             View view(rows);
             table.rows = view.data();
             table.count = view.size() / table.stride;
             table.shards = shards;
             new (self) PyRowTable{std::move(view), table};
           },
-          nb::arg("rows"), nb::kw_only(), nb::arg("shards"), nb::arg("single_stream"),
-          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> "
-                  "None"),
-          "`shards` is the number of shards. If `single_stream`, records are addressed by "
-          "`inner_offset`, the "
-          "position in the decompressed shard.");
+          nb::arg("rows"), nb::kw_only(), nb::arg("shards"),
+          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int) -> None"),
+          "`shards` is the number of shards.");
 
-  nb::class_<ShardFile>(m, "ShardFile", "An open file of a shard, to be mapped.")
+  nb::class_<ShardFile>(m, "ShardFile", "The file of a shard, to be mapped.")
       .def(
           "__init__",
-          [](ShardFile* self, std::size_t shard, nb::bytes path, int descriptor, std::size_t size,
-             std::optional<std::uint32_t> fingerprint) {
-            new (self) ShardFile{shard, std::string(path.c_str(), path.size()), descriptor, size,
+          [](ShardFile* self, std::size_t shard, nb::bytes path, std::size_t size,
+             std::optional<std::uint32_t> fingerprint, int descriptor) {
+            new (self) ShardFile{shard, std::string(path.c_str(), path.size()), size, descriptor,
                                  fingerprint};
           },
-          nb::kw_only(), nb::arg("shard"), nb::arg("path"), nb::arg("descriptor"), nb::arg("size"),
-          nb::arg("fingerprint").none(),
-          nb::sig("def __init__(self, *, shard: int, path: bytes, descriptor: int, size: int, "
-                  "fingerprint: int | None) -> None"));
+          nb::arg("shard"), nb::arg("path"), nb::arg("size"), nb::arg("fingerprint").none(),
+          nb::arg("descriptor") = -1,
+          nb::sig("def __init__(self, shard: int, path: bytes, size: int, "
+                  "fingerprint: int | None, descriptor: int = -1) -> None"),
+          "`descriptor` is that of the open file, if it is open.");
 
   nb::class_<PyGather>(m, "Gather", "Random access to the records of an index.")
       .def(nb::init<nb::list>(), nb::arg("tables"),
            nb::sig("def __init__(self, tables: list[RowTable]) -> None"))
-      .def("set_shards", &PyGather::set_shards, nb::arg("files"), nb::kw_only(),
-           nb::arg("keep_open"), nb::arg("scattered"),
-           nb::sig("def set_shards(self, files: Sequence[ShardFile], *, keep_open: bool, "
-                   "scattered: bool) -> None"),
-           "Map the files of shards into memory.")
+      .def("map", &PyGather::map, nb::arg("files"), nb::kw_only(), nb::arg("scattered"),
+           nb::arg("limit"),
+           nb::sig("def map(self, files: Sequence[ShardFile], *, scattered: bool, limit: int) -> "
+                   "None"),
+           "Map the files of shards into memory. Raises Fault(\"changed\", offset=shard) for a file "
+           "that cannot be opened or has another size or fingerprint, and OSError for one that "
+           "cannot be mapped, with ENOMEM if `limit` shards are mapped in this process.")
       .def(
           "missing",
           [](const PyGather& gather, ArrayArg<std::int64_t> ids) {

@@ -27,12 +27,12 @@ struct PyRowTable {
   RowTable table;
 };
 
-// An open file to map.
+// A file to map.
 struct ShardFile {
   std::size_t shard;  // index among all shards
   std::string path;
-  int descriptor;
   std::size_t size;
+  int descriptor;  // of the open file; negative to open it
   std::optional<std::uint32_t> fingerprint;
 };
 
@@ -41,7 +41,7 @@ class PyGather {
   explicit PyGather(nb::list tables);
   PyGather(const PyGather&) = delete;
 
-  void set_shards(const std::vector<ShardFile>& files, bool keep_open, bool scattered);
+  void map(const std::vector<ShardFile>& files, bool scattered, std::size_t limit);
   std::vector<std::size_t> missing(ArrayArg<std::int64_t> ids) const;
   nb::list decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
                   std::ptrdiff_t label, nb::list dense) const;
@@ -57,7 +57,7 @@ class PyGather {
 
   nb::tuple held_;  // keeps the memory of the rows alive
   RowTables tables_;
-  // Immutable: readers hold a reference, and set_shards() replaces the vector.
+  // Immutable: readers hold a reference, and map() replaces the vector.
   std::shared_ptr<const Mappings> shards_;
   mutable std::mutex lock_;  // guards the pointer; prefetch threads read it without the GIL
 };

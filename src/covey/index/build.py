@@ -19,7 +19,6 @@ from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError
 from covey.index.format import (
     BY_FILE,
-    FileIdentity,
     IndexMetadata,
     Shard,
     fingerprint_of,
@@ -37,7 +36,6 @@ from covey.storage import Stat, Storage
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import RecordLocations
 from covey.tfrecord.scan import OnError
-from covey.untrusted import RegularFile
 
 GUESS = object()
 """Value of ``label``: guess the label feature."""
@@ -73,8 +71,6 @@ class ScannedShard:
     records: int
     skipped: tuple[SkippedRecord, ...]
     fingerprint: int
-    identity: FileIdentity | None
-    """Identity of a local file."""
     images: Mapping[str, ImageSummary] | None
     """The images of each image feature; None if the features are not known."""
 
@@ -289,13 +285,12 @@ class _Scan:
                 self.progress(count, size)
             skipped = tuple(reader.skipped)
             crc = fingerprint_of(file, stat.size)
-            identity = FileIdentity(file.stat(), crc) if isinstance(file, RegularFile) else None
         joined = None if self.label_reader is None else np.concatenate(labels)
         counts = RecordCounts.join(map(RecordCounts.of, surveys))
         compression = reader.compression
         summaries = None if images is None else images.summaries()
         return ScannedShard(
-            locations, joined, counts, compression, records, skipped, crc, identity, summaries
+            locations, joined, counts, compression, records, skipped, crc, summaries
         )
 
     def _block(
@@ -388,10 +383,5 @@ def _assemble(
         single_stream=single_stream,
         images=join_summaries(each.images for each in scanned),
     )
-    verified = {
-        shard.name: each.identity
-        for shard, each in zip(shards, scanned, strict=True)
-        if each.identity is not None
-    }
     skipped = tuple(part for each in scanned for part in each.skipped)
-    return Index(metadata, rows, classes, by_class, skipped=skipped, verified=verified)
+    return Index(metadata, rows, classes, by_class, skipped=skipped)

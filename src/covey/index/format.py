@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -46,9 +45,6 @@ FINGERPRINT_BYTES = 1 << 12
 """Bytes at the start and at the end of a shard that its fingerprint covers."""
 
 _SCAN_BYTES = 16 << 20
-
-# A file that is modified twice within this time may have the same mtime both times.
-_MTIME_GRANULARITY_NS = 1_000_000_000
 
 
 def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
@@ -92,55 +88,30 @@ class Shard:
 
 
 def fingerprint(path: str | os.PathLike[str]) -> int:
-    """Return the CRC-32C of the first and the last bytes of a local file."""
+    """Return the fingerprint of a local file."""
     with RegularFile(path) as file, os_errors(path):
         return fingerprint_of(file, file.stat().st_size)
 
 
 def fingerprint_of(file: BinaryIO, size: int) -> int:
-    """Return the fingerprint of an open file of ``size`` bytes."""
-    part = min(size, FINGERPRINT_BYTES)
-    file.seek(0)
-    crc = _core.crc32c(file.read(part))
-    file.seek(size - part)
-    return _core.crc32c(file.read(part), crc)
+    """Return the fingerprint of an open file of `size` bytes."""
+
+    def read(offset: int, count: int) -> bytes:
+        file.seek(offset)
+        return file.read(count)
+
+    return fingerprint_from(read, size)
 
 
-class FileIdentity:
-    """Identity of a fingerprinted file, to detect that it was replaced or modified.
+def fingerprint_from(read: Callable[[int, int], bytes], size: int) -> int:
+    """Return the CRC-32C of the first and the last bytes of a file of `size` bytes.
 
     Args:
-        state: The ``fstat`` result of the open file.
-        fingerprint: The fingerprint of the file in that state.
+        read: Function of an offset and a size that returns bytes of the file.
+        size: Size of the file.
     """
-
-    def __init__(self, state: os.stat_result, fingerprint: int) -> None:
-        self.fingerprint = fingerprint
-        self._size = state.st_size
-        self._file = state.st_dev, state.st_ino
-        self._set_times(state)
-
-    def _set_times(self, state: os.stat_result) -> None:
-        self._modified = state.st_mtime_ns
-        self._times = state.st_mtime_ns, state.st_ctime_ns
-        # Whether a later modification will have a different time.
-        self._is_settled = abs(time.time_ns() - max(self._times)) > _MTIME_GRANULARITY_NS
-
-    def matches(self, file: RegularFile) -> bool:
-        """Return whether ``file`` is the same file. It may have been touched or extended."""
-        state = file.stat()
-        is_same = (state.st_dev, state.st_ino) == self._file
-        is_untouched = (state.st_mtime_ns, state.st_ctime_ns) == self._times
-        if is_same and is_untouched and self._is_settled and state.st_size >= self._size:
-            return True
-        # Some network file systems report a different inode number each time.
-        is_unmodified = state.st_mtime_ns == self._modified
-        if state.st_size < self._size or not (is_same or is_unmodified):
-            return False
-        if fingerprint_of(file, self._size) != self.fingerprint:
-            return False
-        self._set_times(state)
-        return True
+    part = min(size, FINGERPRINT_BYTES)
+    return _core.crc32c(read(size - part, part), _core.crc32c(read(0, part)))
 
 
 # Writing arrays.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -18,7 +18,7 @@ from covey import _core
 from covey.classes import CLASS_DTYPE, id_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
 from covey.filenames import find_moved
-from covey.index.format import FileIdentity, IndexMetadata, index_names
+from covey.index.format import IndexMetadata, index_names
 from covey.results import SkippedRecord
 from covey.untrusted import RegularFile, read_file
 
@@ -48,8 +48,6 @@ class Index:
     """Corrupt records that were skipped when the index was built with ``on_error="skip"``."""
     mmap: bool = True
     """Whether large arrays are mapped when the index is unpickled."""
-    verified: Mapping[str, FileIdentity] = field(default_factory=dict)
-    """The local shards whose fingerprints were verified with this index, by name. Not pickled."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,15 +65,11 @@ class Index:
         """
         for array in (self.rows, self.classes, self.by_class):
             if array is not None and _core.has_faulted(array):
-                raise self.truncated()
-
-    def truncated(self) -> FileChangedError:
-        """Return the error for an index whose file was truncated while it was mapped."""
-        return FileChangedError(
-            "a file of the index was truncated while it was mapped",
-            path=None if self.home is None else self.home[0],
-            remedy="open the dataset again",
-        )
+                raise FileChangedError(
+                    "a file of the index was truncated while it was mapped",
+                    path=None if self.home is None else self.home[0],
+                    remedy="open the dataset again",
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An index on disk is read again, so that a pickle is small. If the files were evicted from

@@ -15,12 +15,13 @@ import io
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from covey import _core
 from covey._files import open_private, replacing
 from covey.errors import (
     DatasetError,
@@ -30,18 +31,12 @@ from covey.errors import (
     StoragePermissionError,
 )
 from covey.index.build import GUESS, IndexBuilder, ShardFiles
-from covey.index.format import (
-    FileIdentity,
-    IndexMetadata,
-    Shard,
-    fingerprint_of,
-    index_names,
-)
+from covey.index.format import IndexMetadata, Shard, index_names
 from covey.index.read import Index, max_array_bytes, read_index, read_metadata
-from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
+from covey.storage import LocalStorage, Stat, Storage, cache_limit, remove_stale_temporaries
 from covey.storage.cache import DiskCache
-from covey.storage.local import index_temporary
-from covey.untrusted import RegularFile, os_errors
+from covey.storage.local import index_temporary, local_version
+from covey.untrusted import RegularFile
 
 # Upper bound of the size of the metadata of an index, to reserve space in the cache.
 _METADATA_BYTES = 1 << 16
@@ -93,7 +88,7 @@ def find_index(
             continue  # not an index, or a corrupt one
         if metadata is None or tuple(shard.name for shard in metadata.shards) != files.names:
             continue
-        changed, verified = _compare(files, metadata.shards)
+        changed = find_changed(files, metadata.shards)
         if changed is not None and metadata.order:
             raise DatasetError(
                 changed.reason,
@@ -115,7 +110,7 @@ def find_index(
         if directory != Path(files.directory):
             with contextlib.suppress(OSError):
                 os.utime(directory)  # the time of last use, for LRU eviction
-        return FoundIndex(replace(index, verified=verified), metadata, is_beside)
+        return FoundIndex(index, metadata, is_beside)
     return FoundIndex(metadata=corrupt)
 
 
@@ -146,8 +141,7 @@ def find_or_build_index(files: ShardFiles, stem: str, builder: IndexBuilder) -> 
         size = sum(each.nbytes for each in arrays if each is not None)
         _make_room(directory, size + _METADATA_BYTES)
         write_index(directory, stem, index, private=True)
-        stored = read_index(directory, stem, index.metadata, mmap=builder.mmap)
-        return replace(stored, verified=index.verified)
+        return read_index(directory, stem, index.metadata, mmap=builder.mmap)
     # A full or read-only disk, a name that is not valid UTF-8, or a concurrent writer.
     except (OSError, UnicodeError, FormatError):
         return index
@@ -191,26 +185,29 @@ def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> ChangedShard |
     Of remote shards only the size and version are compared; the fingerprint is compared when they
     are read.
     """
-    return _compare(files, shards)[0]
-
-
-def _compare(
-    files: ShardFiles, shards: tuple[Shard, ...]
-) -> tuple[ChangedShard | None, dict[str, FileIdentity]]:
-    """Return the first shard that does not match, and the identities of local shards that do."""
-    verified = {}
-    for path, shard, stat in zip(files.paths, shards, files.storage.stat(files.paths), strict=True):
-        reason = changed_state(shard, stat)
-        if reason is None and not files.storage.is_remote:
-            with RegularFile(path) as file, os_errors(path):
-                state = file.stat()
-                if fingerprint_of(file, shard.bytes) == shard.fingerprint:
-                    verified[shard.name] = FileIdentity(state, shard.fingerprint)
-                else:
-                    reason = "the shard is not the one that was indexed"
+    if files.storage.is_remote:
+        stats = files.storage.stat(files.paths)
+        reasons = map(changed_state, shards, stats)
+    else:
+        states = _core.file_states([os.fsencode(path) for path in files.paths])
+        reasons = map(_changed_file, shards, files.paths, states)
+    for path, reason in zip(files.paths, reasons, strict=True):
         if reason is not None:
-            return ChangedShard(path, reason), verified
-    return None, verified
+            return ChangedShard(path, reason)
+    return None
+
+
+def _changed_file(shard: Shard, path: str, state: tuple[int, int, int, int] | None) -> str | None:
+    """Return how a local shard differs from its index; None if it does not."""
+    if state is None:
+        if LocalStorage().stat([path]) != [None]:
+            RegularFile(path).close()  # raises the reason why it cannot be read
+        return changed_state(shard, None)
+    size, modified, inode, crc = state
+    reason = changed_state(shard, Stat(size, local_version(modified, inode)))
+    if reason is None and crc != shard.fingerprint:
+        return "the shard is not the one that was indexed"
+    return reason
 
 
 def changed_state(shard: Shard, stat: Stat | None) -> str | None:

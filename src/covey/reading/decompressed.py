@@ -23,8 +23,9 @@ from covey._files import open_private, replacing
 from covey.errors import StorageError
 from covey.filenames import find_moved
 from covey.index import Index, Shard, ShardFiles, changed_state
-from covey.index.format import FileIdentity, fingerprint_of
-from covey.reading.rows import Pins, Table, changed_error
+from covey.index.format import fingerprint_of
+from covey.reading.rows import Pins, Table
+from covey.schema.diagnostics import changed_error
 from covey.storage import LocalStorage, Stat, cache_limit
 from covey.storage.cache import DiskCache, pin
 from covey.storage.local import local_stat
@@ -95,7 +96,6 @@ def decompress_to_cache(table: Table, cache_bytes: int | None) -> Table:
         return table
     cache = DiskCache(cache_limit(cache_bytes))
     shards: list[Shard] = []
-    verified: dict[str, FileIdentity] = {}
     pins = Pins()
     copies: dict[str, int] = {}
     for number, shard in enumerate(metadata.shards):
@@ -104,7 +104,6 @@ def decompress_to_cache(table: Table, cache_bytes: int | None) -> Table:
             state = file.stat()
             crc = fingerprint_of(file, state.st_size)
             pins.add(file.fileno())
-        verified[path] = FileIdentity(state, crc)
         shards.append(Shard(path, shard.records, state.st_size, crc))
     plain = Index(
         replace(metadata, compression=None, single_stream=False, shards=tuple(shards)),
@@ -112,7 +111,6 @@ def decompress_to_cache(table: Table, cache_bytes: int | None) -> Table:
         index.classes,
         index.by_class,
         skipped=index.skipped,
-        verified=verified,
     )
     files = ShardFiles(LocalStorage(), os.sep, tuple(shard.name for shard in shards))
     return Table(plain, files, table, frozenset(copies), pins)

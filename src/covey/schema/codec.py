@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ExampleError, FeatureError
+from covey.errors import CoveyError, ExampleError, FeatureError
 from covey.schema.columns import Column
 from covey.schema.diagnostics import (
     RecordLocation,
@@ -61,69 +60,9 @@ def split_records(
     return (blocks, []) if blocks else ([], listed)
 
 
-def decode_blocks(
-    decoder: _core.Decoder, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
-) -> list[_core.GrownColumn | None]:
-    """Decode the records of blocks in order, and verify their checksums if not done yet."""
-    verified = all(block.verified for block in blocks)
-    check = _core.CHECK_NOTHING if verified else _core.CHECK_DATA
-    if len(blocks) == 1:
-        block = blocks[0]
-        sources, offsets, lengths = None, block.offsets, block.lengths
-    else:
-        counts = [len(block) for block in blocks]
-        sources = np.repeat(np.arange(len(blocks), dtype=np.uint32), counts)
-        offsets = np.concatenate([block.offsets for block in blocks])
-        lengths = np.concatenate([block.lengths for block in blocks])
-    data = [block.data for block in blocks]
-    return decoder.decode_buffers(data, sources, offsets, lengths, check, dense)
-
-
 # Arrays up to this size are allocated as the schema requires; larger ones only if the records have
 # enough bytes to fill them.
 _TRUSTED_BYTES = 64 << 20
-
-
-def check_size(blocks: Sequence[Block], raw: Sequence[bytes], rows: int, minimum: int) -> None:
-    """Check that records have enough bytes for the arrays that their features require.
-
-    Args:
-        blocks: The records, if they are in blocks.
-        raw: The records, if they are single ones.
-        rows: Number of records.
-        minimum: Minimum number of bytes of a record.
-    """
-    if rows * minimum <= _TRUSTED_BYTES:
-        return
-    size = sum(int(block.lengths.sum()) for block in blocks) + sum(map(len, raw))
-    if rows * minimum > size:
-        raise ExampleError(
-            f"the {rows} records have {size} bytes in total, but records of these features have at "
-            f"least {minimum} bytes each",
-            path=blocks[0].name if blocks else None,
-            record=blocks[0].first if blocks else 0,
-        )
-
-
-def allocate(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> NDArray[Any] | None:
-    """Return the array that a column is decoded into; None if the decoder allocates it."""
-    return None if dtype is None else np.empty((rows, *shape), dtype)
-
-
-def check_output(name: str, given: Any, column: Column, rows: int) -> NDArray[Any]:
-    """Check that a feature can be decoded into the given array."""
-    has_array = column.allocation()[1] is not None and column.key == name
-    if not has_array or not isinstance(given, np.ndarray):
-        raise FeatureError("it cannot be decoded into an array of the caller", feature=name)
-    shape = (rows, *column.shape)
-    fits = given.dtype == column.numpy_dtype and given.shape == shape
-    if not fits or not given.flags.c_contiguous:
-        raise FeatureError(
-            f"the output array is {given.dtype} {given.shape}; must be contiguous {column.dtype} "
-            f"{shape}",
-            feature=column.key,
-        )
-    return given
 
 
 def count_rows(columns: Mapping[str, Any]) -> int:
@@ -276,9 +215,6 @@ class ExampleEncoder:
             raise value_error(fault, self._physical, self.owners) from None
 
 
-Run = Callable[[_core.Decoder, list[Any]], list[Any]]
-"""Calls a decoder with some records and the arrays to fill."""
-
 RowArray = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and dtype of one row of a column."""
 NativeDecoder = tuple[_core.Decoder, tuple[RowArray, ...]]
@@ -286,18 +222,26 @@ NativeDecoder = tuple[_core.Decoder, tuple[RowArray, ...]]
 
 
 class RecordDecoder:
-    """Decoder of the records of one schema, with flat names.
+    """Decoder of the records of one schema.
+
+    To decode records: :meth:`allocate`, a call of the native core, :meth:`assemble`. A fault of
+    either has the row of its record, which the caller locates for :meth:`error`.
 
     Args:
         kinds: The features.
         columns: The columns of each feature.
+        nest: Function that nests columns with flat names.
     """
 
     def __init__(
-        self, kinds: Mapping[str, Feature], columns: Mapping[str, tuple[Column, ...]]
+        self,
+        kinds: Mapping[str, Feature],
+        columns: Mapping[str, tuple[Column, ...]],
+        nest: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._kinds = kinds
         self._columns = columns
+        self._nest = nest
         self._physical = [column for parts in columns.values() for column in parts]
         self._owners = [name for name, parts in columns.items() for _ in parts]
         self._allocations = [column.allocation() for column in self._physical]
@@ -305,41 +249,37 @@ class RecordDecoder:
         # The common case: the arrays that the native decoder fills are the result.
         filled = all(dtype is not None for _, dtype in self._allocations)
         self._is_direct = filled and all(kind.is_direct for kind in kinds.values())
-        self._decoder = _core.Decoder([column.spec() for column in self._physical])
+        self.native = _core.Decoder([column.spec() for column in self._physical])
 
-    def decode_batch(
+    def allocate(self, rows: int) -> list[NDArray[Any] | None]:
+        """Return the arrays that records are decoded into; None where the native decoder grows it.
+
+        Args:
+            rows: Number of records.
+        """
+        return [
+            None if dtype is None else np.empty((rows, *shape), dtype)
+            for shape, dtype in self._allocations
+        ]
+
+    def assemble(
         self,
-        records: Block | Sequence[Block] | Sequence[bytes],
-        out: Mapping[str, NDArray[Any]],
-    ) -> dict[str, Any]:
-        """Decode blocks, or single records."""
-        blocks, raw = split_records(records)
-        rows = sum(map(len, blocks)) if blocks else len(raw)
-        check_size(blocks, raw, rows, self._min_bytes)
-
-        def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
-            return decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
-
-        return self.decode_with(run, rows, partial(locate_in, blocks), out)
-
-    def decode_with(
-        self,
-        run: Run,
+        dense: list[NDArray[Any] | None],
+        grown: list[_core.GrownColumn | None],
         rows: int,
-        locate: Callable[[int], RecordLocation],
-        out: Mapping[str, NDArray[Any]],
     ) -> dict[str, Any]:
-        """Decode the records that `run` passes to the decoder; `locate` is for messages."""
-        dense = [allocate(rows, *row) for row in self._allocations]
-        for name, given in out.items():
-            i = self._owners.index(name)
-            dense[i] = check_output(name, given, self._physical[i], rows)
-        try:
-            grown = run(self._decoder, dense)
-        except _core.Fault as fault:
-            raise record_error(fault, self._physical, self._owners, locate) from None
+        """Return the columns of decoded records.
+
+        Args:
+            dense: The arrays of :meth:`allocate`, filled.
+            grown: What the native decoder returned.
+            rows: Number of records.
+
+        Raises:
+            InconsistentColumnsError: If the columns of a feature contradict each other in a row.
+        """
         if self._is_direct:
-            return dict(zip(self._kinds, dense, strict=True))
+            return self._nest(dict(zip(self._kinds, dense, strict=True)))
         parts = iter(
             array if part is None else column.wrap(part, rows)
             for column, array, part in zip(self._physical, dense, grown, strict=True)
@@ -349,8 +289,54 @@ class RecordDecoder:
             try:
                 result[name] = feature.join([next(parts) for _ in self._columns[name]])
             except InconsistentColumnsError as error:
-                raise locate(error.row).error(error, name) from None
-        return result
+                raise add_feature(error, name) from None
+        return self._nest(result)
+
+    def error(
+        self, fault: _core.Fault | InconsistentColumnsError, where: RecordLocation
+    ) -> CoveyError:
+        """Return the error for a record at a location."""
+        if isinstance(fault, InconsistentColumnsError):
+            return where.error(fault, fault.feature or "")
+        return record_error(fault, where, self._physical, self._owners)
+
+    def decode_batch(self, records: Block | Sequence[Block] | Sequence[bytes]) -> dict[str, Any]:
+        """Decode blocks, or single records."""
+        blocks, raw = split_records(records)
+        rows = sum(map(len, blocks)) if blocks else len(raw)
+        self._check_size(blocks, raw, rows)
+        dense = self.allocate(rows)
+        try:
+            grown = self._decode(blocks, dense) if blocks else self.native.decode(raw, dense)
+            return self.assemble(dense, grown, rows)
+        except (_core.Fault, InconsistentColumnsError) as fault:
+            raise self.error(fault, locate_in(blocks, fault.row)) from None
+
+    def _decode(
+        self, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
+    ) -> list[_core.GrownColumn | None]:
+        """Decode the records of blocks in order, and verify their checksums if not done yet."""
+        verified = all(block.verified for block in blocks)
+        check = _core.CHECK_NOTHING if verified else _core.CHECK_DATA
+        counts = [len(block) for block in blocks]
+        sources = np.repeat(np.arange(len(blocks), dtype=np.uint32), counts)
+        offsets = np.concatenate([block.offsets for block in blocks])
+        lengths = np.concatenate([block.lengths for block in blocks])
+        data = [block.data for block in blocks]
+        return self.native.decode_buffers(data, sources, offsets, lengths, check, dense)
+
+    def _check_size(self, blocks: Sequence[Block], raw: Sequence[bytes], rows: int) -> None:
+        """Check that records have enough bytes for the arrays that their features require."""
+        needed = rows * self._min_bytes
+        if needed <= _TRUSTED_BYTES:
+            return
+        size = sum(int(block.lengths.sum()) for block in blocks) + sum(map(len, raw))
+        if needed > size:
+            raise ExampleError(
+                f"the {rows} records have {size} bytes in total, but records of these features "
+                f"have at least {self._min_bytes} bytes each",
+                **locate_in(blocks, 0).fields,
+            )
 
     def column_of(self, name: str) -> int | None:
         """Return the native column of a feature that is a single int64; None for others."""
@@ -374,7 +360,7 @@ class RecordDecoder:
                 columns.append((shape, dtype))
             else:
                 return None
-        return self._decoder, tuple(columns)
+        return self.native, tuple(columns)
 
 
 class Rows:

@@ -1,18 +1,28 @@
-"""Errors for the faults that the native codec finds: with file, record and feature."""
+"""Errors for the faults that the native core finds: with file, record and feature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey import _core
-from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureError
+from covey.errors import (
+    CorruptRecordError,
+    CoveyError,
+    DatasetError,
+    ExampleError,
+    FeatureError,
+    FileChangedError,
+    FormatError,
+)
 from covey.schema.columns import Column
 from covey.tfrecord import Block
 from covey.tfrecord.block import HEADER_BYTES, checksum_reason
 
 _MEMORY = "<memory>"
+
+_REBUILD = "the shard changed, or the index belongs to another shard; run `covey index`"
 
 _LISTS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
 
@@ -77,36 +87,57 @@ def example_reason(fault: _core.Fault) -> str:
 
 def record_error(
     fault: _core.Fault,
-    columns: Sequence[Column],
-    owners: Sequence[str],
-    locate: Callable[[int], RecordLocation],
+    where: RecordLocation,
+    columns: Sequence[Column] = (),
+    owners: Sequence[str] = (),
 ) -> CoveyError:
-    """Return the error for a record that cannot be decoded.
+    """Return the error for a record that cannot be read or decoded.
 
     Args:
-        fault: The fault that the decoder raised.
+        fault: The fault that the native core raised.
+        where: The location of the record.
         columns: The columns of the decoder.
         owners: The feature of each column.
-        locate: Function that returns the location of a row.
     """
-    fields = locate(fault.row).fields
-    if fault.code in ("data_checksum", "length_checksum"):
-        remedy = "pass on_error='skip' to read the valid records"
-        return CorruptRecordError(checksum_reason(fault), **fields, remedy=remedy)
-    if fault.code == "out_of_bounds":
-        reason = (
-            f"the record has {fault.found} bytes at byte {fault.offset} of a buffer of "
-            f"{fault.expected} bytes"
-        )
-        return ExampleError(reason, **fields)
-    is_wire = fault.code in _WIRE_FAULTS
+    found, expected, fields = fault.found, fault.expected, where.fields
+    match fault.code:
+        case "data_checksum" | "length_checksum":
+            return corrupt_error(where, checksum_reason(fault))
+        case "changed":
+            return changed_error("the shard was truncated or overwritten", where.name)
+        case "label":
+            reason = f"the class id is {_signed(found)}, but in the index it is {_signed(expected)}"
+            return DatasetError(reason, **fields, remedy=_REBUILD)
+        case "length_mismatch":
+            reason = f"the record has {found} bytes, but in the index it has {expected}"
+            return FormatError(reason, **fields, remedy=_REBUILD)
+        case "out_of_bounds":
+            reason = f"it has {found} bytes at byte {fault.offset} of {expected} bytes"
+            return FormatError(f"the record exceeds its file: {reason}", **fields, remedy=_REBUILD)
     if fault.column >= len(columns):
         return ExampleError(example_reason(fault), **fields)
     column, feature = columns[fault.column], owners[fault.column]
+    is_wire = fault.code in _WIRE_FAULTS
     reason = example_reason(fault) if is_wire else _mismatch_reason(fault, column)
     if column.key != feature:
         reason += f" (stored as {column.key!r})"
     return ExampleError(reason, **fields, feature=feature)
+
+
+def corrupt_error(where: RecordLocation, reason: str) -> CorruptRecordError:
+    """Return the error for a corrupt record."""
+    return CorruptRecordError(
+        reason, **where.fields, remedy="run `covey verify` to list the corrupt records"
+    )
+
+
+def changed_error(reason: str, path: str) -> FileChangedError:
+    """Return the error for a shard that is not the one that was opened or indexed."""
+    return FileChangedError(
+        f"{reason}; the dataset changed after it was opened or indexed",
+        path=path,
+        remedy="open it again, or rebuild its index with `covey index`",
+    )
 
 
 def locate_in(blocks: Sequence[Block], row: int) -> RecordLocation:
@@ -135,8 +166,11 @@ def _mismatch_reason(fault: _core.Fault, column: Column) -> str:
             return f"it has {found} bytes, expected {expected}{multiple} for {kind}"
         case "utf8":
             return "a string is not valid UTF-8; declare the feature as bytes"
-    signed = found - 2**64 if found >= 2**63 else found
-    return f"the value {signed} does not fit {column.dtype}"
+    return f"the value {_signed(found)} does not fit {column.dtype}"
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def value_error(fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str]) -> CoveyError:

@@ -14,12 +14,11 @@ or many, by column, natively and without the GIL::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covey._text import outline
 from covey.errors import FeatureError, list_names, shorten
@@ -31,12 +30,11 @@ from covey.schema.codec import (
     RecordDecoder,
     RowArray,
     Rows,
-    Run,
     nest,
     row_of,
 )
 from covey.schema.columns import Column
-from covey.schema.diagnostics import RecordLocation, add_feature
+from covey.schema.diagnostics import add_feature
 from covey.schema.infer import Inference, infer_column_kinds, infer_record_kinds
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED, Feature
@@ -364,10 +362,14 @@ class Features(Mapping[str, Feature]):
     # Decoding.
 
     @property
-    def _decoder(self) -> RecordDecoder:
+    def decoder(self) -> RecordDecoder:
+        """The decoder of records."""
         if self._decoding is None:
-            self._decoding = RecordDecoder(self._features, self._columns)
+            self._decoding = RecordDecoder(self._features, self._columns, self._nested)
         return self._decoding
+
+    def _nested(self, flat: dict[str, Any]) -> dict[str, Any]:
+        return self.nest(flat) if self._parents else flat
 
     def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
@@ -377,8 +379,6 @@ class Features(Mapping[str, Feature]):
         self,
         records: Block | Sequence[Block] | Sequence[bytes],
         names: Iterable[str] | None = None,
-        *,
-        out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Any]:
         """Decode many records by column.
 
@@ -388,35 +388,13 @@ class Features(Mapping[str, Feature]):
         Args:
             records: A block, several blocks, or a list of bytes. Unverified blocks are verified.
             names: Names of the features to decode.
-            out: Arrays to decode into, by name; each must have the dtype and shape of the result.
 
         Raises:
             ExampleError: If a record is not an Example, or does not match the features.
             CorruptRecordError: If a checksum is wrong.
         """
-        if names is not None:
-            return self.select(names).decode_batch(records, out=out)
-        flat = self._decoder.decode_batch(records, self._flatten(out) if out else {})
-        return self.nest(flat) if self._parents else flat
-
-    def decode_with(
-        self,
-        run: Run,
-        rows: int,
-        locate: Callable[[int], RecordLocation],
-        *,
-        out: Mapping[str, NDArray[Any]] | None = None,
-    ) -> dict[str, Any]:
-        """Decode records that a callback passes to the native decoder.
-
-        Args:
-            run: Function that calls the native decoder.
-            rows: Number of records.
-            locate: Function that returns the location of a row, for messages.
-            out: As for :meth:`decode_batch`.
-        """
-        flat = self._decoder.decode_with(run, rows, locate, self._flatten(out) if out else {})
-        return self.nest(flat) if self._parents else flat
+        features = self if names is None else self.select(names)
+        return features.decoder.decode_batch(records)
 
     def find(self, columns: Any, name: str) -> Any:
         """Return the column of a feature in nested columns, or its value in an example."""
@@ -430,7 +408,7 @@ class Features(Mapping[str, Feature]):
 
     def column_of(self, name: str) -> int | None:
         """Return the native column of a feature that is a single int64; None for others."""
-        return self._decoder.column_of(name)
+        return self.decoder.column_of(name)
 
     def native_decoder(
         self, images: Mapping[str, RowArray] = MappingProxyType({})
@@ -440,4 +418,4 @@ class Features(Mapping[str, Feature]):
         Args:
             images: The shape and dtype of the decoded images of each image feature.
         """
-        return self._decoder.native_decoder(images)
+        return self.decoder.native_decoder(images)

@@ -208,7 +208,12 @@ def _stat(path: str) -> Stat | None:
 
 def local_stat(found: os.stat_result) -> Stat:
     """Return the size and the version of a local file."""
-    return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
+    return Stat(found.st_size, local_version(found.st_mtime_ns, found.st_ino))
+
+
+def local_version(modified_ns: int, inode: int) -> str:
+    """Return the version of a local file."""
+    return f"{modified_ns:x}-{inode:x}"
 
 
 def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
