@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,10 @@ from covey.classes import CLASS_DTYPE, id_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
 from covey.filenames import find_moved
 from covey.index.format import IndexMetadata, index_names
-from covey.results import SkippedRecord
 from covey.untrusted import RegularFile, read_file
+
+if TYPE_CHECKING:
+    from covey.results import SkippedRecord
 
 # Bytes of a file that are verified at a time.
 _CHUNK_BYTES = 1 << 20

@@ -80,8 +80,8 @@ def inflate_member(member: bytes, limit: int) -> bytes:
 def decompress_to_cache(table: Table, cache_bytes: int | None) -> Table:
     """Return a table of plain files: of shards that can only be read from their beginning, copies.
 
-    Other tables are returned as they are. Copies that are in the cache already are used again. The
-    cache does not evict them while the table exists, if they are few.
+    Copies that are in the cache already are used again. The cache does not evict them while the
+    table exists, if they are few.
 
     Args:
         table: The shards and their index.
@@ -92,8 +92,6 @@ def decompress_to_cache(table: Table, cache_bytes: int | None) -> Table:
         StorageError: If a shard is corrupt, or the copies exceed the limit of the cache.
     """
     index, metadata = table.index, table.index.metadata
-    if not metadata.single_stream:
-        return table
     cache = DiskCache(cache_limit(cache_bytes))
     shards: list[Shard] = []
     pins = Pins()

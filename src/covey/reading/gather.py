@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError, CorruptRecordError, CoveyError
-from covey.reading.decompressed import MemberError, decompress_to_cache, inflate_member
 from covey.reading.rows import Ids, IndexRows, Segments, Table, out_of_range
 from covey.reading.shards import MAX_MAPS, Shards
 from covey.schema import Features
@@ -58,7 +57,7 @@ class Gatherer:
     ) -> None:
         self.tables = tuple(tables)
         """The splits."""
-        self.rows = IndexRows([decompress_to_cache(each, cache_bytes) for each in tables])
+        self.rows = IndexRows([_plain(each, cache_bytes) for each in tables])
         self.options: dict[str, Any] = {"verify": verify, "mmap": mmap, "cache_bytes": cache_bytes}
         """The options, by name."""
         self._check = _core.CHECK_FRAME if verify else _core.CHECK_NOTHING
@@ -223,6 +222,8 @@ class Gatherer:
     ) -> None:
         """Read the frames of some rows of a batch from their shard; each segment once."""
         members = self.rows.members(number)
+        if members is not None:
+            from covey.reading.decompressed import MemberError, inflate_member
         last, data = -1, b""
         for row in rows[np.argsort(segments.begins[rows], kind="stable")].tolist():
             begin, start = int(segments.begins[row]), int(segments.inner_offsets[row])
@@ -235,6 +236,15 @@ class Gatherer:
                         location = self.rows.location(int(ids[row]))
                         raise corrupt_error(location, str(error)) from None
             frames[row] = data[start : start + int(segments.lengths[row]) + FRAME_BYTES]
+
+
+def _plain(table: Table, cache_bytes: int | None) -> Table:
+    """Return a table without compressed shards that can only be read from their beginning."""
+    if not table.index.metadata.single_stream:
+        return table
+    from covey.reading.decompressed import decompress_to_cache
+
+    return decompress_to_cache(table, cache_bytes)
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

@@ -10,8 +10,7 @@ import errno
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -73,8 +72,8 @@ class Shards:
         self._cached: dict[int, CachedFile] = {}
         # Of remote shards that are mapped: the id of the cache entry.
         self._entries: dict[int, bytes] = {}
-        size = sum(shard.bytes for _, shard in self._shards)
-        self._scattered = size > _memory_bytes() // 2
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._scattered = sum(shard.bytes for _, shard in self._shards) > memory // 2
 
     def _is_remote(self, number: int) -> bool:
         return self.is_remote and self._shards[number][0].files.storage.is_remote
@@ -126,24 +125,20 @@ class Shards:
             FileChangedError: If a shard is missing, or is not the one that was indexed.
             StorageError: If it cannot be mapped.
         """
-        try:
-            self._map(numbers)
-        except _core.Fault as fault:
-            number = fault.offset
-            descriptor = self._open(number)
-            try:
-                self._check(number, descriptor)
-            finally:
-                os.close(descriptor)
-            # A write has moved the shards, or the file has just changed.
-            for each in numbers:
-                self._paths[each] = find_moved(self._paths[each])
+        for is_last in (False, True):
             try:
                 self._map(numbers)
-            except _core.Fault:
-                raise changed_error("the shard has changed", self._paths[number]) from None
+                return
+            except _core.Fault as fault:
+                with self.reader(fault.offset):
+                    pass  # raises the reason, unless a write has moved the shards
+                if is_last:
+                    path = self._paths[fault.offset]
+                    raise changed_error("the shard has changed", path) from None
+            for each in numbers:
+                self._paths[each] = find_moved(self._paths[each])
 
-    def _map(self, numbers: Iterable[int]) -> None:
+    def _map(self, numbers: Sequence[int]) -> None:
         try:
             files = [self._file(number) for number in numbers]
             self.gather.map(files, scattered=self._scattered, limit=self._max_maps)
@@ -235,6 +230,8 @@ class Shards:
         new = [number for number in numbers if number not in self._cached]
         threads = min(len(new), _MAX_OPENING, cache_limit(self._cache_bytes) // _OPENING_BYTES)
         if threads > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(threads, thread_name_prefix="covey-open") as pool:
                 list(pool.map(self._open_cached, new))
         requests: dict[int, Request] = {}
@@ -276,7 +273,7 @@ class Shards:
         """Remove segments from the cache; return whether they can be fetched again."""
         is_cached = False
         for number in np.unique(segments.shards).tolist():
-            cached, path, mine = self._cached.get(number), self._paths[number], None
+            cached, path = self._cached.get(number), self._paths[number]
             if cached is not None:
                 mine = segments.shards == number
                 ends = np.minimum(segments.ends[mine], cached.size)
@@ -311,11 +308,3 @@ def _max_pinned() -> int:
     """Return the number of remote shards that may be pinned at once; each has a descriptor."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 256 if limit == resource.RLIM_INFINITY else max(1, min(256, limit // 4))
-
-
-def _memory_bytes() -> int:
-    """Return the size of the machine's memory."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 8 << 30
