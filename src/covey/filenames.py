@@ -20,6 +20,7 @@ readers find shards by these patterns.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import os
 import posixpath
@@ -27,7 +28,7 @@ import re
 import secrets
 import time
 from calendar import timegm
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from covey.errors import FormatError
 from covey.untrusted import brief, check_name, check_path
@@ -102,15 +103,18 @@ def fill_template(template: str, dataset: str, split: str, shard: int, shards: i
         "NUM_SHARDS": count,
         "SHARD_X_OF_Y": f"{index}-of-{count}",
     }
-    _check_template(template, values)
+    if not isinstance(template, str):
+        raise FormatError(f"template {brief(template)} is not a string with {{VARIABLES}}")
+    _check_template(template, tuple(values))
     check_name(dataset, "the name of a dataset")
     filled = _VARIABLE.sub(lambda match: values[match[1]], template)
     check_path(filled, f"template {template[:60]!r}: a part of the path")
     return filled
 
 
-def _check_template(template: object, values: Mapping[str, str]) -> None:
-    if not isinstance(template, str) or set("{}") & set(_VARIABLE.sub("", template)):
+@functools.lru_cache(16)  # called for each shard
+def _check_template(template: str, values: Sequence[str]) -> None:
+    if set("{}") & set(_VARIABLE.sub("", template)):
         raise FormatError(f"template {brief(template)} is not a string with {{VARIABLES}}")
     if len(template) > _MAX_TEMPLATE_CHARACTERS:
         raise FormatError(
