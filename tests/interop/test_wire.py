@@ -119,8 +119,12 @@ def check_like_protobuf(record):
         if kind is None or not key:
             continue
         expected = list(getattr(held[key], kind).value)
-        found = Features({key: LISTS[kind]}).decode(record)[key].tolist()
-        assert same(found, expected)
+        dtype = LISTS[kind].dtype
+        cases = [(LISTS[kind], expected), (Tensor(dtype, (len(expected),)), expected)]
+        cases += [(dtype, value) for value in expected if len(expected) == 1]
+        for feature, values in cases:
+            found = Features({key: feature}).decode(record)[key]
+            assert same(found.tolist() if hasattr(found, "tolist") else found, values)
     return True
 
 
@@ -167,19 +171,6 @@ def example(**lists):
 
 
 class TestCases:
-    def test_last_of_repeated_keys_wins(self):
-        record = example(x=field(3, b"\x08\x01")) + example(x=field(3, b"\x08\x02"))
-        assert Features({"x": "int64"}).decode(record)["x"] == 2
-        assert tf.train.Example.FromString(record).features.feature["x"].int64_list.value == [2]
-
-    def test_lists_of_one_kind_are_merged(self):
-        record = example(x=field(3, b"\x08\x01") + field(3, b"\x08\x02"))
-        assert Features({"x": Tensor("int64", (2,))}).decode(record)["x"].tolist() == [1, 2]
-
-    def test_list_of_another_kind_replaces(self):
-        record = example(x=field(1, field(1, b"gone")) + field(3, b"\x08\x02"))
-        assert Features({"x": "int64"}).decode(record)["x"] == 2
-
     def test_feature_without_a_list_is_missing(self):
         record = example(x=b"")
         assert Features({"x": Tensor("int64", default=5)}).decode(record)["x"] == 5
@@ -191,12 +182,6 @@ class TestCases:
         # As specified. TensorFlow rejects such a record, and Python's protobuf omits the entry.
         entry = field(1, b"x") + field(2, field(3, b"\x08\x07")) + b"\x28\x01"
         assert Features({"x": "int64"}).decode(field(1, field(1, entry)))["x"] == 7
-
-    def test_empty_list(self):
-        record = example(x=field(3, b""))
-        assert Features({"x": Tensor("int64", (None,))}).decode(record)["x"].tolist() == []
-        with pytest.raises(ExampleError, match="it has 0 values, expected 1"):
-            Features({"x": "int64"}).decode(record)
 
     def test_groups_are_skipped_to_a_depth(self):
         def nested(depth):
@@ -237,6 +222,7 @@ class TestCases:
             ("float32", field(1, b""), "a bytes list, expected a float list"),
             ("str", field(3, b""), "an int64 list, expected a bytes list"),
             ("int64", field(3, b"\x0a\x02\x01\x02"), "it has 2 values, expected 1"),
+            ("int64", field(3, b""), "it has 0 values, expected 1"),
             ("int8", field(3, b"\x08\x80\x01"), "the value 128 does not fit int8"),
             ("uint8", field(3, b"\x08" + varint(-1)), "the value -1 does not fit uint8"),
             (Tensor("float64", ()), field(1, field(1, b"1234567")), "it has 7 bytes, expected 8"),

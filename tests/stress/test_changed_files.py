@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 import random
-import resource
 import select
 import shutil
 import signal
@@ -439,10 +438,10 @@ def test_corruption_of_an_open_shard(copy, elsewhere, change, mmap):
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_shard_replaced_before_it_is_read(copy, mmap):
+def test_shard_replaced_before_it_is_opened(copy, mmap):
     path, other = shard_paths(copy)[1], other_version(copy)
     ds = opened(copy, mmap=mmap)
-    ds[0]
+    ds[0 if mmap else RECORDS - 1]  # a shard that is not mapped is opened for each batch
     os.replace(other, path)
     for _ in range(2):
         with pytest.raises(FileChangedError, match="open it again") as caught:
@@ -466,28 +465,6 @@ def test_touched_or_copied_shard_is_unchanged(copy, tmp_path, monkeypatch, mmap)
     with open(paths[1], "ab") as file:
         file.write(b"x")
     check_rows(ds[ids], ids)
-
-
-def replaced_after_eviction(directory, other):
-    """Replace a shard whose descriptor was closed because of the limit."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    ds = opened(directory, mmap=False)
-    path = shard_paths(directory)[1]
-    ds[RECORDS - 1]
-    crowd = [opened(directory, mmap=False) for _ in range(40)]
-    for each in crowd:
-        each[0]
-    os.replace(other, path)
-    try:
-        return ds[RECORDS - 1]["pad"].tolist()
-    except FileChangedError as error:
-        return error.path
-
-
-def test_shard_replaced_while_its_descriptor_is_closed(copy, elsewhere):
-    path, other = shard_paths(copy)[1], other_version(copy)
-    found = elsewhere(replaced_after_eviction, copy, other)
-    assert found == str(path)
 
 
 def change_during_indexing(directory, change, other):

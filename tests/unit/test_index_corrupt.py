@@ -19,6 +19,7 @@ from written import write
 
 import covey
 from covey import CoveyError, _core
+from covey.errors import DatasetError
 from covey.index.format import content_checksum
 
 COUNT = 240
@@ -322,6 +323,18 @@ def test_forged_field(read, kind, name, values):
         change = Change(METADATA, "json", ((name,), value), forged=True)
         assert read(kind, change).startswith(allowed)
         assert read(kind, replace(change, forged=False)) == "right"  # the checksum is wrong
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "GZIP", "foreign"])
+def test_forged_class_id(directories, kind, mmap):
+    directory = directories[kind]
+    directory.restore()
+    apply(directory, Change("index.npy", "rows", ("set", -1, 81, 1), forged=True))
+    message = "the class id is 0, but in the index it is 1"
+    with opened(directory.path, mmap=mmap) as ds, pytest.raises(DatasetError, match=message) as e:
+        ds[[80, 81]]
+    assert e.value.record == 1
 
 
 HEADERS = [

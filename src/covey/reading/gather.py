@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError, CorruptRecordError, CoveyError
-from covey.reading.rows import Ids, IndexRows, Segments, Table, out_of_range
+from covey.reading.rows import Ids, IndexRows, Segments, Table
 from covey.reading.shards import MAX_MAPS, Shards
 from covey.schema import Features
-from covey.schema.diagnostics import RecordLocation, corrupt_error, record_error
+from covey.schema.diagnostics import corrupt_error, record_error
 from covey.schema.types import InconsistentColumnsError
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
 
@@ -111,7 +111,7 @@ class Gatherer:
         try:
             return decoder.assemble(dense, self._read(ids, decode), len(ids))
         except (_core.Fault, InconsistentColumnsError) as fault:
-            raise decoder.error(fault, self._location(ids, fault.row)) from None
+            raise decoder.error(fault, self.rows.location(int(ids[fault.row]))) from None
 
     def records(self, ids: Ids) -> list[bytes]:
         """Return the serialized records."""
@@ -125,7 +125,7 @@ class Gatherer:
         try:
             return self._read(ids, read)
         except _core.Fault as fault:
-            raise record_error(fault, self._location(ids, fault.row)) from None
+            raise record_error(fault, self.rows.location(int(ids[fault.row]))) from None
 
     def mapped(self, ids: Ids) -> tuple[_core.Gather, int] | None:
         """Return the native reader and its checks; None if shards are remote or are not mapped.
@@ -162,12 +162,6 @@ class Gatherer:
         for row in np.flatnonzero(found != labels)[:1].tolist():
             expected = int(labels[row]) % 2**64
             raise _core.Fault("label", row, found=int(found[row]) % 2**64, expected=expected)
-
-    def _location(self, ids: Ids, row: int) -> RecordLocation:
-        record_id = int(ids[row])
-        if not -len(self.rows) <= record_id < len(self.rows):
-            raise out_of_range(record_id, len(self.rows)) from None
-        return self.rows.location(record_id)
 
     def _read(self, ids: Ids, action: Callable[[_core.Gather | Frames], Result]) -> Result:
         """Return the result of `action` for the mapped shards, or for the frames of the records.
