@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,7 +103,7 @@ class Shards:
         size = found.st_size if known is None else min(found.st_size, shard.bytes)
         reason = changed_state(shard, Stat(size, ""))  # a copied file has another version
         if reason is None and times != known:
-            crc = fingerprint_from(lambda *range: read_at(descriptor, *range), shard.bytes)
+            crc = fingerprint_from(partial(read_at, descriptor), shard.bytes)
             if crc != shard.fingerprint:
                 reason = "the shard is not the one that was indexed"
         if reason is not None:
@@ -175,7 +176,7 @@ class Shards:
         descriptor = self._open(number)
         try:
             with os_errors(self._paths[number]):
-                yield lambda offset, size: read_at(descriptor, offset, size)
+                yield partial(read_at, descriptor)
         finally:
             try:
                 self._check(number, descriptor)
