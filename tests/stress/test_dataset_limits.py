@@ -4,7 +4,6 @@ import os
 import resource
 import shutil
 import tempfile
-import threading
 from contextlib import closing
 from pathlib import Path
 

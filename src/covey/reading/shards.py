@@ -72,7 +72,7 @@ class Shards:
         self._times: dict[int, tuple[int, int]] = {}
         self._cached: dict[int, CachedFile] = {}
         # Of remote shards that are mapped: the id of the cache entry.
-        self._entries: dict[int, bytes] = {}
+        self._entries: dict[int, tuple[int, int]] = {}
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._scattered = sum(shard.bytes for _, shard in self._shards) > memory // 2
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError, FormatError, SourceError
 from covey.labels import find_label_name
-from covey.schema import ClassLabel, Features, Image, Tensor
-from covey.schema.images import EXTENSIONS, MAX_IMAGE_BYTES
+from covey.schema import ClassLabel, Features, Image, Tensor, images
+from covey.schema.images import MAX_IMAGE_BYTES
 from covey.sources.media import check_image
 from covey.sources.registry import ProbedPath, open_files, register
 from covey.sources.source import (
@@ -61,7 +61,7 @@ _MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 _METADATA = re.compile(r"__[^/]*__($|/)")
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
 _KINDS = {
-    **dict.fromkeys((each[1:] for each in EXTENSIONS), "image"),
+    **dict.fromkeys((each[1:] for each in images.EXTENSIONS), "image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a"), "audio"),
     **dict.fromkeys(("txt", "text", "transcript", "html", "htm"), "text"),
     **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "label"),
