@@ -2,7 +2,6 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
-
 #include <unistd.h>
 
 #include <cerrno>
@@ -238,13 +237,14 @@ void register_gather(nb::module_& m) {
   nb::class_<PyGather>(m, "Gather", "Random access to the records of an index.")
       .def(nb::init<nb::list>(), nb::arg("tables"),
            nb::sig("def __init__(self, tables: list[RowTable]) -> None"))
-      .def("map", &PyGather::map, nb::arg("files"), nb::kw_only(), nb::arg("scattered"),
-           nb::arg("limit"),
-           nb::sig("def map(self, files: Sequence[ShardFile], *, scattered: bool, limit: int) -> "
-                   "None"),
-           "Map the files of shards into memory. Raises Fault(\"changed\", offset=shard) for a file "
-           "that cannot be opened or has another size or fingerprint, and OSError for one that "
-           "cannot be mapped, with ENOMEM if `limit` shards are mapped in this process.")
+      .def(
+          "map", &PyGather::map, nb::arg("files"), nb::kw_only(), nb::arg("scattered"),
+          nb::arg("limit"),
+          nb::sig("def map(self, files: Sequence[ShardFile], *, scattered: bool, limit: int) -> "
+                  "None"),
+          "Map the files of shards into memory. Raises Fault(\"changed\", offset=shard) for a file "
+          "that cannot be opened or has another size or fingerprint, and OSError for one that "
+          "cannot be mapped, with ENOMEM if `limit` shards are mapped in this process.")
       .def(
           "missing",
           [](const PyGather& gather, ArrayArg<std::int64_t> ids) {
