@@ -136,10 +136,11 @@ def test_a_table_in_a_directory_lists_images_of_the_directory(tmp_path):
         path.write_bytes(png(4, 4))
     rows = ["owl.png,owl", "../secret.png,owl", f"{tmp_path}/secret.png,owl", "./owl.png,owl"]
     (directory / "labels.csv").write_text("\n".join(["file,label", *rows]))
-    found = list(covey.sources.open_source(directory).examples)
+    source = covey.sources.open_source(directory, kind="image table", images="file")
+    found = list(source.examples)
     kinds = [isinstance(each, covey.errors.SourceError) for each in found]
     assert kinds == [False, True, True, False]
-    assert "within its directory" in str(found[1])
+    assert "there is no image file" in str(found[1])
     chosen = list(covey.sources.open_source(directory / "labels.csv").examples)
     assert not any(isinstance(each, covey.errors.SourceError) for each in chosen)
 
