@@ -46,8 +46,7 @@ def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         while not _take(descriptor, directory):
             if time.monotonic() > deadline:
                 raise DatasetError(
-                    "another process has held the lock of the dataset for over "
-                    f"{timeout:g} s",
+                    f"another process has held the lock of the dataset for over {timeout:g} s",
                     path=directory,
                     remedy="wait for it to end, or stop it",
                 )

@@ -148,7 +148,7 @@ def test_duplicate_keys_in_a_spool(keys, order, memory_limit):
         spool = Spool(Path(directory), memory_limit=memory_limit, order=order, unique=True)
         for begin in range(0, len(keys), 3):
             part = slice(begin, begin + 3)
-            spool.add(block[part], rows[part], keys[part])
+            spool.add(block[part], rows[part])
         # The integer 1 and the string "1" are different keys.
         if len({(type(key), key) for key in keys}) == len(keys):
             assert run(spool) == sorted_records(block, rows, order)
@@ -157,27 +157,7 @@ def test_duplicate_keys_in_a_spool(keys, order, memory_limit):
             run(spool)
     first, second = caught.value.examples
     assert first < second
-    assert keys[first] == keys[second] == caught.value.key
-
-
-def test_adopted_keys_count_for_the_memory_limit(tmp_path):
-    """Keys of spools that are drained into others are spilled, and are still found."""
-    block, rows = make([5] * 100)
-    rows["high"][90], rows["low"][90] = rows["high"][3], rows["low"][3]
-    options = {"order": RecordOrder(), "unique": True}
-    first = Spool(tmp_path, memory_limit=1 << 20, prefix="1-", **options)
-    first.add(block, rows, ["k" * 1000 + str(i) for i in range(100)])
-    others = [Spool(tmp_path, memory_limit=80_000, prefix=f"{n}-", **options) for n in (2, 3)]
-    for each in others:
-        each.adopt_keys(first)
-    assert not list(tmp_path.iterdir())
-    for part, part_rows in first.drain():
-        for each in others:
-            each.add(part, part_rows)
-    assert {path.name[:6] for path in tmp_path.glob("*keys-*")} == {"2-keys", "3-keys"}
-    for each in others:
-        with pytest.raises(DuplicateKeyError, match="both have the key 'kkkk"):
-            run(each)
+    assert keys[first] == keys[second]
 
 
 @given(keys=st.lists(st.text(max_size=5), unique=True, max_size=50), seed=st.integers(0, 2**64 - 1))

@@ -396,7 +396,8 @@ def test_duplicate_keys(tmp_path, form, options):
     columns = {"id": [*ids, "bird 17"], "x": [*range(301)], "label": [0] * 300 + [1]}
     with pytest.raises(DuplicateKeyError) as caught:
         write(form(columns), tmp_path / "birds", key="id", label="label", **options)
-    assert (caught.value.key, caught.value.examples) == ("bird 17", (17, 300))
+    key = "bird 17" if form is dict else None  # an iterator cannot be read again
+    assert (caught.value.key, caught.value.examples) == (key, (17, 300))
     assert not (tmp_path / "birds").exists()
 
 

@@ -345,7 +345,7 @@ class _RecordCache:
         block, keys = Block(*self._frames.take()), self._keys
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
-        self._spool.add(block, make_rows(positions, block.lengths, keys, self._seed), keys)
+        self._spool.add(block, make_rows(positions, block.lengths, keys, self._seed))
         progress.add(len(block), block.data.nbytes)
 
     def write(

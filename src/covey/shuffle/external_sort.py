@@ -7,7 +7,6 @@ them to disk as a run. At the end, the runs are merged. The order does not depen
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,6 @@ from covey import _core
 from covey.shuffle.keys import (
     ROW_DTYPE,
     ClassSizes,
-    Key,
     Part,
     RecordOrder,
     cut_by_bytes,
@@ -200,7 +198,7 @@ class Spool:
         directory: Directory of the runs.
         memory_limit: Approximate number of bytes in memory.
         order: Sort order.
-        unique: Whether two records with the same hash are an error. Their keys are kept for it.
+        unique: Whether two records with the same hash are an error.
         prefix: Prefix of the names of the files, if several spools share the directory.
         window_bytes: Minimum size of the windows in which runs are read.
     """
@@ -231,26 +229,17 @@ class Spool:
         self._runs: list[Run] = []
         self._runs_written = 0
         self._classes = ClassSizes.of(np.zeros(0, np.int64), np.zeros(0, np.uint64))
-        self._keys: list[tuple[NDArray[np.uint64], Sequence[Key]]] = []
-        self._key_bytes = 0
-        self._key_files: list[Path] = []
 
-    def add(self, block: Block, rows: NDArray[Any], keys: Sequence[Key] | None = None) -> None:
+    def add(self, block: Block, rows: NDArray[Any]) -> None:
         """Add records with their rows, which are sorted by position."""
         if not len(block):
             return
         self._arena.add(block, rows)
-        if self._unique and keys is not None:
-            self._keys.append((rows["position"].copy(), keys))
-            # A Python object takes about 60 bytes and its content.
-            self._key_bytes += 60 * len(keys) + sum(
-                len(key) for key in keys if isinstance(key, (str, bytes))
-            )
         self.records += len(block)
         self.bytes += int(block.lengths.sum()) + FRAME_BYTES * len(block)
         if self.order.by_class:
             self._classes += ClassSizes.of(rows["label"], rows["length"])
-        if self._arena.bytes + self._key_bytes >= self._memory_limit:
+        if self._arena.bytes >= self._memory_limit:
             self.spill()
 
     def classes(self) -> ClassSizes:
@@ -261,11 +250,6 @@ class Spool:
         """Sort the records in memory, and write them to disk as a run."""
         if not len(self._arena):
             return
-        if self._keys:
-            path = self._directory / f"{self._prefix}keys-{len(self._key_files):06d}"
-            path.write_bytes(pickle.dumps(self._keys))
-            self._key_files.append(path)
-            self._keys, self._key_bytes = [], 0
         self._runs.append(self._write_run(self._sort_arena()))
         self._arena.clear()
 
@@ -287,7 +271,7 @@ class Spool:
         A run is deleted after it was read: the records can be read only once.
 
         Raises:
-            DuplicateKeyError: If two records have the same key.
+            DuplicateKeyError: If two records have the same key, which is not known here.
         """
         sorts_by_hash = self.order.fields == ("high", "low")
         if self._unique and not sorts_by_hash:
@@ -350,8 +334,7 @@ class Spool:
         yield from self._arena.blocks()
 
     def drain(self) -> Iterator[tuple[Block, NDArray[Any]]]:
-        """Yield all records with their rows, in any order, and remove them and their keys."""
-        self._keys, self._key_bytes, self._key_files = [], 0, []
+        """Yield all records with their rows, in any order, and remove them."""
         runs, self._runs = self._runs, []
         for run in runs:
             yield from run.blocks(self._scan_bytes)
@@ -370,12 +353,6 @@ class Spool:
         self._arena = Arena()
         return runs
 
-    def adopt_keys(self, other: Spool) -> None:
-        """Add the keys of a spool that is drained into this one, and perhaps into others."""
-        self._keys += other._keys
-        self._key_bytes += other._key_bytes
-        self._key_files += other._key_files
-
     # Duplicate keys.
 
     def _check_neighbours(self, rows: NDArray[Any], last: Any) -> Any:
@@ -384,7 +361,7 @@ class Spool:
             rows = np.concatenate([last, rows])
         duplicate = find_duplicate(rows)
         if duplicate is not None:
-            raise duplicate_error(duplicate, self._find_key(duplicate[0]))
+            raise duplicate_error(duplicate, None)
         return rows[-1:].copy()
 
     def _check_unique(self) -> None:
@@ -407,16 +384,6 @@ class Spool:
                 while data := file.read(ROW_DTYPE.itemsize << 16):
                     yield np.frombuffer(data, ROW_DTYPE)
         yield from self._arena.rows()
-
-    def _find_key(self, position: int) -> Key:
-        for path in [*self._key_files, None]:
-            parts = self._keys if path is None else pickle.loads(path.read_bytes())
-            for positions, keys in parts:
-                at = int(np.searchsorted(positions, np.uint64(position)))
-                if at < len(positions) and positions[at] == position:
-                    key: Key = keys[at]
-                    return key
-        raise AssertionError(f"example {position} was never added")
 
 
 @dataclass(frozen=True, slots=True)

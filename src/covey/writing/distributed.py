@@ -31,7 +31,6 @@ from covey.labels import Classes, ClassIds
 from covey.results import SkippedRecord
 from covey.schema.codec import Rounding, add_rounding
 from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, hash_bits
-from covey.shuffle.keys import Key
 from covey.writing.columns import prepare_columns
 from covey.writing.hold_out import check_choice, choose_classes
 from covey.writing.inputs import Input, name_classes
@@ -40,7 +39,6 @@ from covey.writing.map_stage import (
     MapContext,
     MapResult,
     RewriteContext,
-    find_key,
     map_piece,
     remove_runs,
     rewrite_group,
@@ -341,19 +339,11 @@ class DistributedWrite:
 
     # Examples with equal keys.
 
-    def find_example(self, position: int, split: int) -> tuple[MappedPiece, int] | None:
-        """Return the piece of an example of a split, and its position in its source."""
+    def find_piece(self, position: int, split: int) -> MappedPiece | None:
+        """Return the piece of an example of a split."""
         for mapped in self._in_order():
             piece, examples = mapped.piece, mapped.result.examples
             is_own = self.options.is_divided or piece.split == split
             if is_own and piece.first <= position < piece.first + examples:
-                return mapped, position - piece.first + piece.begin
+                return mapped
         return None
-
-    def find_key(self, piece: Piece, example: int) -> Key | None:
-        """Return the key of an example, which is read again; None if that is not possible."""
-        if piece.is_local or self._shared is None:
-            return None
-        task = Task("key", find_key, (self._shared, piece, example - piece.begin))
-        ((_, key),) = run_tasks(self.pool, [task])
-        return key

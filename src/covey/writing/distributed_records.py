@@ -18,7 +18,7 @@ from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.images import ImageSummary, join_summaries
 from covey.shuffle.buckets import class_sizes
-from covey.shuffle.keys import ClassSizes, Part, duplicate_error
+from covey.shuffle.keys import ClassSizes, Part
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.columns import RecordsToWrite
 from covey.writing.distributed import DistributedWrite, phase
@@ -158,18 +158,15 @@ class DistributedRecords:
             raise self._locate_duplicate(error) from None
 
     def _locate_duplicate(self, error: DuplicateKeyError) -> DuplicateKeyError:
-        """Return the error for two examples with the same key, with the key and their pieces."""
-        first, second = (self._write.find_example(each, self._split) for each in error.examples)
-        if first is None or second is None:
-            return error
-        (a, example), (b, other) = first, second
-        located = duplicate_error((example, other), self._write.find_key(a.piece, example))
-        located.task = a.name if a is b else f"{a.name} and {b.name}"
-        if a.piece.path == b.piece.path:
-            located.path = a.piece.path
-        else:
-            located.task += f" ({a.piece.path} and {b.piece.path})"
-        return located
+        """Return the error for two examples with the same key, with their pieces."""
+        a, b = (self._write.find_piece(each, self._split) for each in error.examples)
+        if a is not None and b is not None:
+            error.task = a.name if a is b else f"{a.name} and {b.name}"
+            if a.piece.path == b.piece.path:
+                error.path = a.piece.path
+            else:
+                error.task += f" ({a.piece.path} and {b.piece.path})"
+        return error
 
     def _check_unique(self) -> None:
         """Compare keys now, if the reduce tasks do not read the records in the order of hashes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
+from covey.errors import CoveyError, DatasetError, DuplicateKeyError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.images import is_picture
 from covey.schema.lattice import with_dtype
-from covey.shuffle.keys import Key
+from covey.shuffle.keys import Key, duplicate_error
 from covey.writing.options import WriteOptions
 
 # Items.
@@ -259,6 +260,33 @@ def located(examples: Input) -> Iterator[None]:
         if error.option == "label" and examples.label_hint:
             error.remedy = f"{error.remedy}, or {examples.label_hint}".removeprefix(", or ")
         raise
+
+
+def name_key(
+    error: DuplicateKeyError, inputs: Sequence[Input], options: WriteOptions
+) -> DuplicateKeyError:
+    """Return the error of two examples with the same key, with the key if it can be read again."""
+    key, path, positions = None, error.path, error.examples
+    for each in inputs:
+        first, second = (_key_at(each, position, options) for position in positions)
+        if first is not None and first == second:
+            key, path = first, path or each.locate(positions[0])[0]
+            break
+    mask = (1 << SOURCE_BITS) - 1
+    named = duplicate_error((positions[0] & mask, positions[1] & mask), key)
+    named.path, named.task = path, error.task
+    return named
+
+
+def _key_at(examples: Input, position: int, options: WriteOptions) -> Key | None:
+    """Return the key of an example, which is read again; None if that is not possible."""
+    for part in examples.parts:
+        offset = position - part.first
+        if part.first <= position < part.end and not hasattr(part.items, "__next__"):
+            with contextlib.suppress(Exception):  # errors of any type from the source
+                for item in part.read(offset, offset + 1):
+                    return split_item(item, options)[1]
+    return None
 
 
 SOURCE_BITS = 40

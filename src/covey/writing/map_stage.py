@@ -41,7 +41,7 @@ from covey.writing.columns import (
 )
 from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.input_types import column_values
-from covey.writing.inputs import Input, name_classes, split_item
+from covey.writing.inputs import Input, name_classes
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.order import RecordGroup, RecordSorter, select_records
 from covey.writing.pieces import Piece
@@ -367,21 +367,6 @@ def find_labels(
             _, rows = group.kind.convert(block, rows, inferred, classes, parts[0])
             parts.append(np.unique(rows["label"]))
     return np.unique(np.concatenate(parts))
-
-
-def find_key(shared: Shared, piece: Piece, offset: int) -> Key | None:
-    """Return the key of an example of a piece; None if it has none."""
-    context: MapContext = shared.get()
-    options, payload = context.options, piece.payload
-    if isinstance(payload, PreparedTable):
-        return None if payload.keys is None else payload.keys[offset]
-    if payload is not None and not isinstance(payload, Input):
-        key = options.key
-        return None if key is None else column_keys(_load_columns(payload), key)[offset]
-    for position, item in enumerate(piece.open(context.inputs)):
-        if position == offset:
-            return split_item(item, options)[1]
-    return None
 
 
 def remove_runs(runs: Sequence[RunFile]) -> None:

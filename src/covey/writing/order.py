@@ -250,16 +250,15 @@ class RecordSorter:
         rows = make_rows(chunk.positions, block.lengths, keys, self._options.seed)
         for own_split, chosen in self._divide_chunk(chunk, split):
             group = self._find_group(chunk.features, own_split, has_keys)
-            own_block, own_rows, own_keys = block, rows, keys
+            own_block, own_rows = block, rows
             if len(chosen) < len(block):
                 own_block, own_rows = select_records(block, chosen), rows[chosen]
-                own_keys = None if keys is None else [keys[row] for row in chosen.tolist()]
             if group.only_label is None:
                 self._check_label(group.kind.features, len(own_block))
             else:
                 ids = self.class_ids.read(group.only_label, own_block, own_rows["position"])
                 own_rows["label"] = ids
-            group.spool.add(own_block, own_rows, own_keys)
+            group.spool.add(own_block, own_rows)
 
     def _check_label(self, features: Features, examples: int) -> None:
         """Raise after many examples without a label, not after the last one."""
@@ -397,7 +396,6 @@ class RecordSorter:
         target = self._new_spool(order, unique=unique)
         target.is_labelled = classes.label is not None
         for group in groups:
-            target.adopt_keys(group.spool)
             for block, rows in group.spool.drain():
                 target.add(*group.kind.convert(block, rows, inferred, classes, final_ids))
         return target
@@ -410,7 +408,6 @@ class RecordSorter:
         unique = self.has_keys.get(0, False)
         targets = [self._new_spool(self._options.order, unique=unique) for _ in range(2)]
         for target in targets:
-            target.adopt_keys(spool)
             target.is_labelled = True
         for block, rows in spool.drain():
             rows = rows.copy()

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from covey._progress import Progress
-from covey.errors import DatasetError, list_names, shorten
+from covey.errors import DatasetError, DuplicateKeyError, list_names, shorten
 from covey.labels import AUTO
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.lattice import extends
 from covey.schema.merge import describe, widen_floats
 from covey.writing.columns import RecordsToWrite
-from covey.writing.inputs import Input
+from covey.writing.inputs import Input, name_key
 from covey.writing.options import (
     WriteOptions,
     WriteSchema,
@@ -119,7 +119,12 @@ def write_ordered(
                 path=writer.target.directory,
             )
     progress.begin("writing", sum(counts))
-    results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
+    try:
+        results = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
+    except DuplicateKeyError as error:
+        if error.key is not None:
+            raise
+        raise name_key(error, inputs, options) from None
     # The examples of one input may be divided into several splits.
     of_splits = itertools.chain(inputs, itertools.repeat(inputs[0]))
     notes = () if options.features is not None else _type_notes(ordered, options.types)
