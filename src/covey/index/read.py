@@ -202,6 +202,8 @@ def _load(
             )
         if rows is not None and file.shape[0] != rows:
             raise FormatError(f"it has {file.shape[0]} rows; must be {rows}", path=path)
+        if file.rest:
+            raise FormatError(f"{file.rest} bytes follow the array", path=path)
         found = done = 0
         for chunk in file.chunks(_CHUNK_BYTES):
             found = _core.crc32c(chunk, found)

@@ -3,322 +3,174 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey import _core
-from covey.classes import CLASS_DTYPE, class_table, id_dtype, sort_by_class
+from covey.classes import class_table, id_dtype, sort_by_class
 from covey.dataset.layout import Layout
-from covey.errors import CoveyError, FormatError, shorten
+from covey.errors import CoveyError, FileChangedError, FormatError, shorten
 from covey.filenames import FEATURES_FILE, label_file
-from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
-from covey.index.read import MAX_READ_BYTES, ArrayFile
+from covey.index import (
+    Index,
+    IndexMetadata,
+    ShardFiles,
+    index_names,
+    read_index,
+    read_metadata,
+)
 from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import CheckedShard, ScannedRows
 from covey.schema import ClassLabel, Features
 from covey.schema.merge import Difference, describe, differences
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 
-# Rows whose checksum is computed at once.
-_CHECKSUM_ROWS = 1 << 18
-_MISSING = "the file is missing, but other files of the index exist"
 
-
-# The index.
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedIndex:
-    """The files of an index, as far as they can be read."""
-
-    names: dict[str, str]
-    """Names of the files."""
-    metadata: IndexMetadata | None = None
-    rows: NDArray[Any] | None = None
-    classes: NDArray[Any] | None = None
-    by_class: NDArray[Any] | None = None
-    is_intact: bool = False
-    """Whether the checksum of the rows is valid."""
-
-    @property
-    def by_member(self) -> bool | None:
-        """Whether the rows address members of GZIP files; None if there is no index."""
-        if self.metadata is None:
-            return None
-        return self.metadata.compression is not None and not self.metadata.single_stream
-
-    def rows_of(self, name: str) -> NDArray[Any] | None:
-        """Return the rows of a shard; None if there are none that can be read."""
-        if self.metadata is None or self.rows is None or name not in self.entries:
-            return None
-        number, first = self.entries[name]
-        return self.rows[first : first + self.metadata.shards[number].records]
-
-    @cached_property
-    def entries(self) -> dict[str, tuple[int, int]]:
-        """Position of each shard in the index, and its first row, by name."""
-        found: dict[str, tuple[int, int]] = {}
-        first = 0
-        for number, shard in enumerate(() if self.metadata is None else self.metadata.shards):
-            found.setdefault(shard.name, (number, first))
-            first += shard.records
-        return found
-
-    def check_read(self, problems: Problems) -> None:
-        """Add a problem for each file that was truncated while it was mapped."""
-        arrays = {"rows": self.rows, "classes": self.classes, "by_class": self.by_class}
-        for name, array in arrays.items():
-            if array is not None and _core.has_faulted(array):
-                problems.add(self.names[name], "the file was truncated while it was read")
-
-
-@contextmanager
-def open_index(files: ShardFiles, stem: str, problems: Problems) -> Iterator[LoadedIndex]:
-    """Load the index beside the shards; remote files are copied to a temporary directory."""
-    storage = files.storage
-    if not storage.is_remote:
-        yield _load_index(Path(files.directory), stem, problems)
-        return
-    with tempfile.TemporaryDirectory(prefix="covey-verify-") as directory:
-        for name in index_names(stem).values():
-            try:
-                stream = storage.open_stream(storage.join(files.directory, name))
-            except FileNotFoundError:
-                continue
-            with stream, open(Path(directory, name), "wb") as file:
-                shutil.copyfileobj(stream, file, 1 << 20)
-        yield _load_index(Path(directory), stem, problems)
-
-
-def _load_index(directory: Path, stem: str, problems: Problems) -> LoadedIndex:
-    names = index_names(stem)
-    try:
-        metadata = read_metadata(directory, stem)
-    except FormatError as error:
-        problems.add(names["metadata"], reason_of(error))
-        return LoadedIndex(names)
-    if metadata is None:
-        if any((directory / names[each]).exists() for each in ("rows", "classes", "by_class")):
-            problems.add(names["metadata"], _MISSING)
-        return LoadedIndex(names)
-
-    def load(which: str, dtype: np.dtype[Any], rows: int | None) -> NDArray[Any] | None:
-        return _load_array(directory / names[which], dtype, rows, problems)
-
-    def is_intact(which: str, array: NDArray[Any] | None, checksum: int) -> bool:
-        return array is not None and _check_checksum(names[which], array, checksum, problems)
-
-    records = metadata.records
-    dtype = row_dtype(
-        compressed=metadata.compression is not None, labelled=metadata.label is not None
-    )
-    rows = load("rows", dtype, records)
-    intact = is_intact("rows", rows, metadata.checksum)
-    if metadata.class_checksums is None:
-        return LoadedIndex(names, metadata, rows, is_intact=intact)
-    arrays = load("classes", CLASS_DTYPE, None), load("by_class", id_dtype(records), records)
-    classes, by_class = (
-        array if is_intact(which, array, checksum) else None
-        for which, array, checksum in zip(
-            ("classes", "by_class"), arrays, metadata.class_checksums, strict=True
-        )
-    )
-    return LoadedIndex(names, metadata, rows, classes, by_class, intact)
-
-
-def _load_array(
-    path: Path, dtype: np.dtype[Any], rows: int | None, problems: Problems
-) -> NDArray[Any] | None:
-    """Load an array; None if it does not have the expected type and length."""
-    try:
-        with ArrayFile(path) as file:
-            array, trailing = file.load(MAX_READ_BYTES), file.rest
-    except FileNotFoundError:
-        problems.add(path.name, _MISSING)
-        return None
-    except Exception as error:  # numpy evaluates the header: any exception is possible
-        problems.add(path.name, f"the file is not a valid .npy file: {reason_of(error)}")
-        return None
-    if array.ndim != 1 or array.dtype != dtype:
-        found = f"{array.dtype} {array.shape}"
-        problems.add(path.name, f"the array is {found}; must be one-dimensional, of {dtype}")
-        return None
-    if rows is not None and len(array) != rows:
-        problems.add(path.name, f"the array has {len(array):,} rows; must have {rows:,}")
-        return None
-    if trailing:
-        problems.add(path.name, f"{trailing:,} bytes follow the array")
-    return array
-
-
-def _check_checksum(name: str, array: NDArray[Any], checksum: int, problems: Problems) -> bool:
-    found = 0
-    for begin in range(0, len(array), _CHECKSUM_ROWS):
-        found = _core.crc32c(array[begin : begin + _CHECKSUM_ROWS], found)
-    if found == checksum:
-        return True
-    expected = f"{checksum & 0xFFFFFFFF:#010x}"
-    problems.add(name, f"the checksum of the rows is {found:#010x}; must be {expected}")
-    return False
-
-
-def compare_shard(index: LoadedIndex, rows: NDArray[Any] | None, shard: CheckedShard) -> None:
-    """Compare a shard with its entry and its rows in the index; add problems to the shard.
+class IndexCheck:
+    """The index beside the shards of a split, compared with the scans of the shards.
 
     Args:
-        index: The index, which may be without arrays.
-        rows: Rows of the shard; None if they cannot be read.
-        shard: The shard.
+        files: Shards of the split.
+        stem: Common start of the names of the index files.
+        problems: List to which the problems of the index files are added.
+        stack: Keeps the copy of the index of remote shards.
     """
-    metadata = index.metadata
-    if metadata is None or shard.stat is None:
-        return
-    if shard.name not in index.entries:
-        return
-    entry = metadata.shards[index.entries[shard.name][0]]
-    if shard.rows is not None and rows is not None:
-        if metadata.compression is None:
-            is_reachable = shard.compression is None
-        else:
-            is_reachable = shard.compression is not None or not index.by_member
-        if entry.records and not is_reachable:
+
+    metadata: IndexMetadata | None = None
+    """Metadata of the index; None if there is none that can be read."""
+    index: Index | None = None
+    """The index; None if one of its files is corrupt."""
+
+    def __init__(self, files: ShardFiles, stem: str, problems: Problems, stack: ExitStack) -> None:
+        self.names = index_names(stem)
+        directory = Path(files.directory)
+        if files.storage.is_remote:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-")))
+            _copy(files, self.names.values(), directory)
+        try:
+            self.metadata = read_metadata(directory, stem)
+            if self.metadata is not None:
+                self.index = read_index(directory, stem, self.metadata)
+            elif any((directory / name).exists() for name in self.names.values()):
+                reason = "the file is missing, but the rest of the index exists"
+                problems.add(self.names["metadata"], reason)
+        except FormatError as error:
+            problems.add(os.path.basename(error.path or ""), reason_of(error))
+        shards = () if self.metadata is None else self.metadata.shards
+        self._numbers = {shard.name: number for number, shard in enumerate(shards)}
+
+    def compare_shard(self, shard: CheckedShard) -> None:
+        """Compare a shard with its entry and its rows in the index; add problems to the shard."""
+        if self.metadata is None or shard.stat is None or shard.name not in self._numbers:
+            return
+        number = self._numbers[shard.name]
+        if self.index is not None and shard.rows is not None:
+            self._compare_rows(self.index, number, shard, shard.rows)
+        entry = self.metadata.shards[number]
+        # The version of the file is not compared: all of its content was.
+        if shard.stat.size != entry.bytes:
             shard.problems.add(
-                index.names["metadata"],
-                f"the compression is {metadata.compression}, but that of {shard.name} is "
-                f"{shard.compression}; its rows are not compared",
+                shard.name,
+                f"the shard has {shard.stat.size} bytes; it had {entry.bytes} when it was indexed",
             )
-        else:
-            _compare_rows(index, rows, shard, shard.rows)
-    # The version of the file is not compared: all of its content was.
-    if shard.stat.size != entry.bytes:
-        shard.problems.add(
-            shard.name,
-            f"the shard has {shard.stat.size} bytes; it had {entry.bytes} when it was indexed",
-        )
-    elif not shard.is_corrupt and shard.fingerprint not in (None, entry.fingerprint):
-        shard.problems.add(shard.name, "the shard was replaced after it was indexed")
+        elif not shard.is_corrupt and shard.fingerprint not in (None, entry.fingerprint):
+            shard.problems.add(shard.name, "the shard was replaced after it was indexed")
+
+    def _compare_rows(
+        self, index: Index, number: int, shard: CheckedShard, scanned: ScannedRows
+    ) -> None:
+        """Compare the rows of a shard with its records before the first corrupt one."""
+        metadata = index.metadata
+        if metadata.compression is None and shard.compression is not None:
+            reason = f"the compression is None, but {shard.name} has {shard.compression}"
+            shard.problems.add(self.names["metadata"], reason)
+            return
+        first, end = index.first_records[number : number + 2]
+        rows = index.rows[first:end]
+        expected = np.zeros(len(scanned.locations), rows.dtype)
+        try:
+            scanned.locations.fill(expected, single_stream=metadata.single_stream)
+        except FormatError as error:
+            shard.problems.add(self.names["rows"], reason_of(error), record=first)
+            return
+        expected["shard"] = number
+        if shard.is_corrupt:
+            expected = expected[: scanned.complete]
+            rows = rows[: len(expected)]
+        if metadata.label is not None:
+            count = min(len(rows), len(expected))
+            # The class of an invalid record is unknown.
+            labels, known = scanned.labels(count)
+            expected["label"][:count] = np.where(known, labels, rows["label"][:count])
+        self._compare(shard.problems, "rows", rows, expected, first, f" of {shard.name}")
+
+    def compare_classes(self, problems: Problems) -> None:
+        """Compare the class table and the records by class with the rows."""
+        index = self.index
+        if index is None:
+            return
+        if index.classes is not None and index.by_class is not None:
+            by_class = np.zeros(len(index), id_dtype(len(index)))
+            classes = class_table(index.rows["label"])
+            sort_by_class(index.rows["label"], classes, by_class)
+            self._compare(problems, "classes", index.classes, classes)
+            self._compare(problems, "by_class", index.by_class, by_class)
+        try:
+            index.check_read()
+        except FileChangedError as error:
+            problems.add(self.names["rows"], reason_of(error))
+
+    def _compare(
+        self,
+        problems: Problems,
+        which: str,
+        found: NDArray[Any],
+        expected: NDArray[Any],
+        first: int = 0,
+        of: str = "",
+    ) -> None:
+        """Add a problem with the first difference of two arrays and the number of differences."""
+        count = min(len(found), len(expected))
+        wrong = np.flatnonzero(found[:count] != expected[:count])
+        if len(wrong):
+            row = int(wrong[0])
+            names = found.dtype.names or ()
+            values = [(name, found[name][row], expected[name][row]) for name in names]
+            reason = ", ".join(
+                f"{name} is {self._shown(name, a)}; must be {self._shown(name, b)}"
+                for name, a, b in values or [("the record", found[row], expected[row])]
+                if a != b
+            )
+            reason += f" for record {row}{of}" if of else ""
+            reason += f"; it is the first of {len(wrong):,} wrong rows" if len(wrong) > 1 else ""
+            problems.add(self.names[which], reason, record=first + row)
+        if len(found) != len(expected):
+            reason = f"it has {len(found):,} rows{of}; must have {len(expected):,}"
+            problems.add(self.names[which], reason, record=first + count)
+
+    def _shown(self, field: str, value: int) -> str:
+        """Return a value of a row for messages, with the name of a class."""
+        names = () if self.metadata is None else self.metadata.class_names or ()
+        if field != "label" or not names or value >= len(names):
+            return str(value)
+        return f"{value} ({names[value]!r})" if value >= 0 else f"{value} (not one of the index)"
 
 
-def _compare_rows(
-    index: LoadedIndex, rows: NDArray[Any], shard: CheckedShard, scanned: ScannedRows
-) -> None:
-    """Rebuild the rows of a shard and compare them with those of the index.
-
-    After a lost record, rows and records are aligned by their locations.
-    """
-    metadata = index.metadata
-    assert metadata is not None
-    number, first = index.entries[shard.name]
-    count = metadata.shards[number].records
-    rebuilt = np.zeros(len(scanned.locations), rows.dtype)
-    try:
-        scanned.locations.fill(rebuilt, single_stream=metadata.single_stream)
-    except FormatError as error:
-        shard.problems.add(index.names["rows"], reason_of(error), record=first)
-        return
-    rebuilt["shard"] = number
-    fields = {name: np.ones(len(rebuilt), bool) for name in rows.dtype.names or ()}
-    labels = scanned.labels()
-    if "label" in fields:
-        known: Any = False
-        if labels is not None:
-            rebuilt["label"], known = labels
-        fields["label"] &= known  # the class of an invalid record is unknown
-    location = "offset" if metadata.compression is None else "inner_offset"
-    at = 0
-    for (begin, record), (end, _) in pairwise([*scanned.runs, (len(rebuilt), 0)]):
-        if begin == end:
+def _copy(files: ShardFiles, names: Iterable[str], directory: Path) -> None:
+    for name in names:
+        try:
+            stream = files.storage.open_stream(files.storage.join(files.directory, name))
+        except FileNotFoundError:
             continue
-        if record:
-            found = np.flatnonzero(rows[location][at:] == rebuilt[location][begin])
-            at = at + int(found[0]) if len(found) else max(at, record)
-        end = min(end, begin + max(0, len(rows) - at))
-        compared = rows[at : at + end - begin]
-        wrong = {
-            name: (compared[name] != rebuilt[name][begin:end]) & is_known[begin:end]
-            for name, is_known in fields.items()
-        }
-        for row, length in _runs_of(np.logical_or.reduce(list(wrong.values()))):
-            differences = [
-                _difference(metadata, name, compared[name][row], rebuilt[name][begin + row])
-                for name, is_wrong in wrong.items()
-                if is_wrong[row]
-            ]
-            reason = f"{', '.join(differences)} for record {at + row} of {shard.name}"
-            if length > 1:
-                reason += f"; the {length - 1:,} rows after it are wrong as well"
-            shard.problems.add(index.names["rows"], reason, record=first + at + row)
-        at += end - begin
-    if not shard.is_corrupt and shard.records != count:
-        shard.problems.add(
-            index.names["rows"],
-            f"the index has {count:,} rows for {shard.name}, which has {shard.records:,} records",
-            record=first + min(shard.records, count),
-        )
-
-
-def _runs_of(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield the first position and the length of each run of true values."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    for begin, end in edges.reshape(-1, 2).tolist():
-        yield begin, end - begin
-
-
-def _difference(metadata: IndexMetadata, field: str, found: int, expected: int) -> str:
-    if field != "label":
-        return f"{field} is {found}; must be {expected}"
-    if metadata.label_strings is not None and expected < 0:
-        return f"label is {_shown_class(metadata, found)}; must be a class that is not in the index"
-    return f"label is {_shown_class(metadata, found)}; must be {_shown_class(metadata, expected)}"
-
-
-def _shown_class(metadata: IndexMetadata, label: int) -> str:
-    names = metadata.class_names
-    if names is None or not 0 <= label < len(names):
-        return f"class {label}"
-    return f"class {label} ({names[label]!r})"
-
-
-def compare_classes(index: LoadedIndex, problems: Problems) -> None:
-    """Rebuild the class table and the records by class from the rows, and compare them."""
-    metadata, rows, classes = index.metadata, index.rows, index.classes
-    if metadata is None or rows is None or classes is None or not index.is_intact:
-        return  # a problem is reported already
-    by_class = np.zeros(len(rows), id_dtype(len(rows)))
-    expected = class_table(rows["label"])
-    sort_by_class(rows["label"], expected, by_class)
-    file = index.names["classes"]
-    if not np.array_equal(classes, expected):
-        counts = dict(zip(classes["label"].tolist(), classes["records"].tolist(), strict=True))
-        right = dict(zip(expected["label"].tolist(), expected["records"].tolist(), strict=True))
-        for label in dict.fromkeys((*right, *counts)):
-            found, count = counts.get(label, 0), right.get(label, 0)
-            if found != count:
-                name = _shown_class(metadata, label)
-                problems.add(file, f"{name} has {found:,} records; the rows have {count:,}")
-        if counts == right:
-            problems.add(file, "the classes are not sorted, or their first records are wrong")
-    if index.by_class is not None and (wrong := index.by_class != by_class).any():
-        row, count = int(np.argmax(wrong)), int(wrong.sum())
-        more = f"; {count - 1:,} more rows are wrong" if count > 1 else ""
-        problems.add(
-            index.names["by_class"],
-            f"the record is {index.by_class[row]}; must be {by_class[row]}{more}",
-            record=row,
-        )
-
-
-# The features.
+        with stream, open(directory / name, "wb") as file:
+            shutil.copyfileobj(stream, file, 1 << 20)
 
 
 def compare_features(

@@ -158,31 +158,32 @@ class CheckedShard:
 
 
 class ScannedRows:
-    """Locations and classes of the records of a shard, from which the index builder fills rows."""
+    """Locations and classes of the records of a shard, from which the rows of an index follow."""
+
+    complete: int | None = None
+    """Number of records before the first corrupt one; None if none is corrupt."""
 
     def __init__(self, compression: str | None) -> None:
         self.locations = RecordLocations(compression)
-        self.runs: list[tuple[int, int]] = [(0, 0)]
-        """Position and record id of the first record of each run without a lost record."""
         self._labels = [np.zeros(0, np.int64)]
         self._known = [np.zeros(0, bool)]
 
     def add(self, found: CheckedBlock | SkippedRecord) -> None:
         """Add the records of a block, or note a corrupt range."""
         if isinstance(found, SkippedRecord):
-            self.runs.append((len(self.locations), found.record + 1))
+            if self.complete is None:
+                self.complete = len(self.locations)
             return
         self.locations.add(found.block)
-        if found.labels is not None:
-            self._labels.append(found.labels)
-            known = np.ones(len(found.block), bool)
-            known[[row for row, _ in found.invalid]] = False
-            self._known.append(known)
+        rows = len(found.block)
+        known = np.full(rows, found.labels is not None)
+        known[[row for row, _ in found.invalid]] = False
+        self._labels.append(np.zeros(rows, np.int64) if found.labels is None else found.labels)
+        self._known.append(known)
 
-    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-        """Return the class ids, and which of them are known; None without a label."""
-        labels = np.concatenate(self._labels)
-        return (labels, np.concatenate(self._known)) if len(labels) else None
+    def labels(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the class ids of the first records, and which of them are known."""
+        return np.concatenate(self._labels)[:count], np.concatenate(self._known)[:count]
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,7 @@ from covey.filenames import (
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.index.scan import scan_shards
 from covey.labels import find_label
-from covey.maintenance.compare import (
-    compare_classes,
-    compare_features,
-    compare_shard,
-    open_index,
-)
+from covey.maintenance.compare import IndexCheck, compare_features
 from covey.maintenance.report import (
     Problems,
     choose_splits,
@@ -128,9 +123,7 @@ class _SplitCheck:
         self._split_problems = Problems(name)
         for absent in self._split.missing:
             self._split_problems.add(absent, "the shard is missing")
-        self._index = stack.enter_context(
-            open_index(self.files, self._split.stem, self._index_problems)
-        )
+        self._index = IndexCheck(self.files, self._split.stem, self._index_problems, stack)
         metadata, file = self._index.metadata, self._index.names["metadata"]
         if metadata is not None:
             compare_features(layout, metadata, file, self._index_problems)
@@ -152,7 +145,7 @@ class _SplitCheck:
 
     def _scan(self, number: int, executor: Executor | None) -> CheckedShard:
         shard = self._scanner.scan(number, executor, rows=self._index.metadata is not None)
-        compare_shard(self._index, self._index.rows_of(shard.name), shard)
+        self._index.compare_shard(shard)
         shard.rows, shard.surveys, shard.strings = None, [], set()  # they take memory
         return shard
 
@@ -161,8 +154,7 @@ class _SplitCheck:
         self.shards = shards
         metadata = self._index.metadata
         _compare_split(self._split, self._layout.kind, shards, metadata, self._split_problems)
-        compare_classes(self._index, self._split_problems)
-        self._index.check_read(self._index_problems)
+        self._index.compare_classes(self._index_problems)
 
     @property
     def problems(self) -> list[Problems]:
