@@ -224,29 +224,15 @@ class IndexState:
 def find_index_state(split: SplitFiles) -> IndexState:
     """Find the index of a split, beside the shards or in the cache; nothing is built."""
     files = split.files
-    try:
-        state = _state_beside(split)
-    except (FormatError, StorageError) as error:
-        if files.storage.is_remote and isinstance(error, StorageError):
-            raise
-        state = IndexState("corrupt", str(error))
+    metadata, problem = read_index_metadata(split)
     try:
         found = find_index(files, split.stem)
     except DatasetError as error:  # a shard of a dataset that covey wrote was changed
-        return IndexState("stale", str(error), metadata=state.metadata)
-    if found.index is None:
-        return state
-    return IndexState(
-        "fresh", index=found.index, metadata=found.index.metadata, is_beside=found.is_beside
-    )
-
-
-def _state_beside(split: SplitFiles) -> IndexState:
-    """Return the state of the index beside the shards, if it turns out to be not fresh."""
-    files = split.files
-    metadata = read_index_metadata(split)
+        return IndexState("stale", str(error), metadata=metadata)
+    if found.index is not None:
+        return IndexState("fresh", "", found.index, found.index.metadata, found.is_beside)
     if metadata is None:
-        return IndexState("missing")
+        return IndexState("corrupt" if problem else "missing", problem)
     if tuple(shard.name for shard in metadata.shards) != files.names:
         return IndexState("stale", "its shards are not those of the split", metadata=metadata)
     changed = find_changed(files, metadata.shards)
@@ -255,11 +241,19 @@ def _state_beside(split: SplitFiles) -> IndexState:
     return IndexState("corrupt", "its files do not match each other", metadata=metadata)
 
 
-def read_index_metadata(split: SplitFiles) -> IndexMetadata | None:
-    """Read the metadata of the index beside the shards; None if there is no index."""
+def read_index_metadata(split: SplitFiles) -> tuple[IndexMetadata | None, str]:
+    """Return the metadata of the index beside the shards, or why it cannot be read.
+
+    Raises:
+        StorageError: If a URL cannot be read.
+    """
     storage = split.files.storage
     path = storage.join(split.files.directory, index_names(split.stem)["metadata"])
     try:
-        return IndexMetadata.from_json(storage.read(path), path)
+        return IndexMetadata.from_json(storage.read(path), path), ""
     except FileNotFoundError:
-        return None
+        return None, ""
+    except (FormatError, StorageError) as error:
+        if storage.is_remote and isinstance(error, StorageError):
+            raise
+        return None, str(error)

@@ -14,7 +14,7 @@ import numpy as np
 
 from covey._progress import Progress
 from covey.compat.datum_schema import datum_features
-from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
+from covey.dataset.layout import ALL, Layout, find_layout
 from covey.dataset_info import check_split_name
 from covey.errors import (
     CoveyError,
@@ -22,8 +22,6 @@ from covey.errors import (
     DatasetExistsError,
     FeatureError,
     FileChangedError,
-    FormatError,
-    StorageError,
 )
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
@@ -45,9 +43,9 @@ from covey.maintenance.scan import (
 )
 from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
-from covey.schema import ClassLabel, Features
+from covey.schema import Features
 from covey.schema.infer import survey_kinds
-from covey.schema.merge import describe, differences, unify
+from covey.schema.merge import add_classes, describe, differences, unify
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import is_remote
 from covey.tfrecord import Block, RecordReader
@@ -57,7 +55,7 @@ from covey.urls import AnyPath, is_path, parse_path, shown
 from covey.writing.options import WriteOptions
 from covey.writing.recovery import clean_up
 from covey.writing.shards import Cuts
-from covey.writing.split_writer import SplitWriter, stage_split
+from covey.writing.split_writer import stage_split
 from covey.writing.target import TargetSplit
 
 Mode = Literal["error", "overwrite"]
@@ -138,8 +136,6 @@ def repair(
     with Progress(progress, None, "reading") as bar:
         splits = [_SplitRepair(layout, name, declared, bar, count) for name in targets]
         common = _common_features(splits, layout.path)
-        for each in splits:
-            each.choose_label(common)
         lost = tuple(problem for each in splits for problem in each.lost)
         splits = [each for each in splits if each.records]
         if not splits:
@@ -191,13 +187,7 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
 def _common_features(splits: Sequence[_SplitRepair], path: str) -> Features:
     """Return features that match the records of all splits."""
     known = [each.features for each in splits if each.features is not None]
-    surveys = [
-        survey
-        for each in splits
-        if each.features is None
-        for shard in each.shards
-        for survey in shard.surveys
-    ]
+    surveys = [survey for each in splits for shard in each.shards for survey in shard.surveys]
     try:
         if surveys:
             known.append(Features(survey_kinds(surveys)))
@@ -232,29 +222,21 @@ class _SplitRepair:
         self._split = layout.splits[name]
         self._bar = bar
         self._threads = threads
-        self._metadata = _readable_metadata(self._split)
+        self._metadata, _ = read_index_metadata(self._split)
         self.features = declared
         if declared is None:
             self.features = expected_features(layout, name, self._metadata)
         self._label = _find_label(self.features, self._metadata)
-        self.shards = self._scan(self.features)
+        files = self._split.files
+        examples = ExampleCheck(self.features, self._label)
+        scanner = ShardScanner(name, files, examples, bar.add, self._split.records, None)
+        scans = [partial(scanner.scan, number) for number in range(len(files.names))]
+        self.shards = scan_shards(scans, threads)
 
     @property
     def records(self) -> int:
         """Number of valid records."""
         return sum(shard.valid for shard in self.shards)
-
-    def _scan(self, features: Features | None) -> list[CheckedShard]:
-        scanner = ShardScanner(
-            self.name,
-            self._split.files,
-            ExampleCheck(features, self._label),
-            self._bar.add,
-            self._split.records,
-            max_problems=None,
-        )
-        shards = range(len(self._split.files.names))
-        return scan_shards([partial(scanner.scan, each) for each in shards], self._threads)
 
     @property
     def lost(self) -> list[Problem]:
@@ -264,22 +246,6 @@ class _SplitRepair:
             for name in self._split.missing
         ]
         return [*(each for shard in self.shards for each in shard.problems.listed), *missing]
-
-    def choose_label(self, features: Features) -> None:
-        """Guess the label of a split without features of its own.
-
-        Args:
-            features: Features of all splits.
-        """
-        if self.features is not None:
-            return
-        self._label = guess_label(features)
-        if self._label is not None and is_string(features[self._label]):
-            found = self._scan(features)
-            if [shard.invalid for shard in found] == [shard.invalid for shard in self.shards]:
-                self.shards = found
-            else:
-                self._label = None  # some of its values are not class names
 
     def write(
         self,
@@ -291,14 +257,16 @@ class _SplitRepair:
     ) -> WriteResult:
         """Write the valid records as a split of the new dataset."""
         with stage_split(target, self._options(split, mode), options) as writer:
-            features = _merge_features(writer, features)
+            base, _ = writer.known_schema()
+            features = _add_to(base, features, writer.target.directory)
+            label = self._label if self.features is not None else _guess_integer_label(features)
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin("writing", self.records, subject=split)
             (result,) = writer.write(
                 [_ValidRecords(self._split.files, self.shards)],
                 features,
-                Classes(features, self._label, extend_names(known or (), strings)),
+                Classes(features, label, extend_names(known or (), strings)),
                 self._bar,
                 cuts=self._cuts(),
                 sidecars=self._sidecars(features),
@@ -353,15 +321,6 @@ class _SplitRepair:
         return copied
 
 
-def _readable_metadata(split: SplitFiles) -> IndexMetadata | None:
-    try:
-        return read_index_metadata(split)
-    except (FormatError, StorageError) as error:
-        if split.files.storage.is_remote and isinstance(error, StorageError):
-            raise
-        return None
-
-
 def _find_label(features: Features | None, metadata: IndexMetadata | None) -> str | None:
     """Return the label feature of the index, or a feature with the name of a label."""
     if features is None:
@@ -374,21 +333,26 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
         return guess_label(features)
 
 
-def _merge_features(writer: SplitWriter, features: Features) -> Features:
-    """Return features that match the existing splits, too."""
-    base, _ = writer.known_schema()
+def _guess_integer_label(features: Features) -> str | None:
+    """Return a feature with the name of a label, if its values are class ids."""
+    label = guess_label(features)
+    return None if label is None or is_string(features[label]) else label
+
+
+def _add_to(base: Features | None, features: Features, path: Path) -> Features:
+    """Return features that match the existing splits, too: labels may have more classes."""
     if base is None:
         return features
-    for each in differences(base, features):
-        if not (isinstance(each.first, ClassLabel) and isinstance(each.second, ClassLabel)):
-            raise DatasetError(
-                f"it is {describe(each.first)} in the existing splits, and "
-                f"{describe(each.second)} in the repaired dataset",
-                path=writer.target.directory,
-                feature=each.name,
-                remedy="pass another output=",
-            )
-    return unify(base, features)
+    merged = add_classes(base, features)
+    for each in differences(merged, add_classes(features, base)):
+        raise DatasetError(
+            f"it is {describe(each.first)} in the existing splits, and {describe(each.second)} in "
+            "the repaired dataset",
+            path=path,
+            feature=each.name,
+            remedy="pass another output=",
+        )
+    return merged
 
 
 class _ValidRecords(OrderedRecords):
