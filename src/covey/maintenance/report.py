@@ -11,10 +11,8 @@ from typing import Any
 
 from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, list_names
 from covey.filenames import INFO_FILE, newest_versions, record_file_stem
-from covey.index import ShardFiles
 from covey.results import Problem
 from covey.schema import Features
 from covey.schema.tfds import features_from_tfds
@@ -79,6 +77,7 @@ def find_readable_layout(
     Raises:
         DatasetError: If there is no dataset and no TFRecord file.
     """
+    layout = None
     try:
         layout = find_layout(path, storage_options=storage_options)
         layout.features  # noqa: B018 - raises if the files of TFDS or datum are corrupt
@@ -89,37 +88,24 @@ def find_readable_layout(
             raise
         storage = open_storage(parse_path(path), storage_options)
         problems.add(storage.name(corrupt), reason_of(error))
+        if layout is not None:
+            return replace(layout, describe=lambda: None)
         return _find_shards(storage, storage.parent(corrupt), storage_options)
 
 
 def _find_shards(storage: Storage, directory: str, options: Mapping[str, Any] | None) -> Layout:
-    """Return the layout of a directory as far as its metadata files can be read."""
+    """Return the layout of a directory whose list of shards is corrupt."""
     describe = partial(_readable_features, storage, directory)
-    path = storage.join(directory, INFO_FILE)
-    kind = "dataset"
-    try:
-        info = DatasetInfo.from_json(storage.read(path), path)
-    except FormatError:
-        pass
-    except FileNotFoundError:
-        kind = "datum"
-    else:
-        splits = {
-            split.name: SplitFiles(
-                ShardFiles(storage, directory, split.shard_names(info.name)),
-                split.stem(info.name),
-                split.shard_lengths,
-                split.num_bytes,
-            )
-            for split in info.splits
-        }
-        return Layout(kind, directory, storage, splits, describe, info)
+    kind = "dataset" if storage.exists(storage.join(directory, INFO_FILE)) else "datum"
     listed = newest_versions(storage.name(each) for each in storage.list(directory))
-    shards = [storage.join(directory, each) for each in listed if record_file_stem(each)]
-    if not shards:
-        return Layout(kind, directory, storage, {}, describe)
-    found = find_layout([storage.address(each) for each in shards], storage_options=options)
-    splits = {name: replace(each, stem=_index_stem(each)) for name, each in found.splits.items()}
+    names = [each for each in listed if record_file_stem(each)]
+    shards = [storage.address(storage.join(directory, each)) for each in names]
+    splits: dict[str, SplitFiles] = {}
+    if shards:
+        for name, split in find_layout(shards, storage_options=options).splits.items():
+            # The index is named like the shards if they have one stem.
+            first, *others = {record_file_stem(each) for each in split.files.names}
+            splits[name] = replace(split, stem=first) if first and not others else split
     return Layout(kind, directory, storage, splits, describe)
 
 
@@ -130,12 +116,6 @@ def _readable_features(storage: Storage, directory: str) -> Features | None:
         )
     except (CoveyError, FileNotFoundError):
         return None
-
-
-def _index_stem(split: SplitFiles) -> str:
-    """Return the stem of the index files, which is that of the shards if they have the same."""
-    first, *others = {record_file_stem(name) for name in split.files.names}
-    return first if first and not others else split.stem
 
 
 def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
