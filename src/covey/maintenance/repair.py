@@ -42,7 +42,7 @@ from covey.maintenance.scan import (
     ShardScanner,
 )
 from covey.maintenance.verify import expected_features
-from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
+from covey.results import Problem, RepairResult, WriteResult
 from covey.schema import Features
 from covey.schema.infer import survey_kinds
 from covey.schema.merge import add_classes, describe, differences, unify
@@ -241,11 +241,11 @@ class _SplitRepair:
     @property
     def lost(self) -> list[Problem]:
         """Records and shards that are not copied."""
-        missing = [
-            Problem(name, None, None, "the shard is missing", self.name)
-            for name in self._split.missing
-        ]
-        return [*(each for shard in self.shards for each in shard.problems.listed), *missing]
+        missing = Problems(self.name, None)
+        for name in self._split.missing:
+            missing.add(name, "the shard is missing")
+        found = [*(shard.problems for shard in self.shards), missing]
+        return [problem for each in found for problem in each.listed]
 
     def write(
         self,
@@ -259,7 +259,10 @@ class _SplitRepair:
         with stage_split(target, self._options(split, mode), options) as writer:
             base, _ = writer.known_schema()
             features = _add_to(base, features, writer.target.directory)
-            label = self._label if self.features is not None else _guess_integer_label(features)
+            label = self._label
+            if self.features is None:  # the strings of a label are not known
+                label = guess_label(features)
+                label = None if label is None or is_string(features[label]) else label
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin("writing", self.records, subject=split)
@@ -333,12 +336,6 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
         return guess_label(features)
 
 
-def _guess_integer_label(features: Features) -> str | None:
-    """Return a feature with the name of a label, if its values are class ids."""
-    label = guess_label(features)
-    return None if label is None or is_string(features[label]) else label
-
-
 def _add_to(base: Features | None, features: Features, path: Path) -> Features:
     """Return features that match the existing splits, too: labels may have more classes."""
     if base is None:
@@ -372,11 +369,13 @@ class _ValidRecords(OrderedRecords):
 
     def tasks(self) -> Iterator[Callable[[], Part]]:
         for path, shard in zip(self._files.paths, self._shards, strict=True):
-            expected = shard.valid
-            for block in self._blocks(path, shard) if expected else ():
-                expected -= len(block)
+            if not shard.valid:
+                continue
+            copied = 0
+            for block in self._blocks(path, shard):
+                copied += len(block)
                 yield partial(_part, block)
-            if expected:
+            if copied != shard.valid:
                 raise _changed(path)
 
     def _blocks(self, path: str, shard: CheckedShard) -> Iterator[Block]:
@@ -387,14 +386,14 @@ class _ValidRecords(OrderedRecords):
             if state_of(file) not in (None, shard.stat):
                 raise _changed(path)
             invalid = np.array(shard.invalid, np.int64)
-            for each in reader.scan():
-                if isinstance(each, SkippedRecord):
-                    continue
-                begin, end = np.searchsorted(invalid, [each.first, each.first + len(each)])
+            for block in reader.scan():
+                if not isinstance(block, Block):
+                    continue  # a corrupt range
+                begin, end = np.searchsorted(invalid, [block.first, block.first + len(block)])
                 at = 0
-                for row in (*(invalid[begin:end] - each.first).tolist(), len(each)):
+                for row in (*(invalid[begin:end] - block.first).tolist(), len(block)):
                     if row > at:
-                        yield each[at:row]
+                        yield block[at:row]
                     at = row + 1
 
     def classes(self) -> ClassSizes:
