@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -18,7 +18,7 @@ from covey.schema import ClassLabel, Feature, Features, Tensor
 from covey.schema.lattice import MAX_EXACT_FLOAT64, float_dtype
 from covey.sources.registry import ProbedPath, open_files, register
 from covey.sources.source import (
-    Item,
+    Rows,
     Source,
     SourceOptions,
     SourceSplits,
@@ -33,7 +33,6 @@ MAX_CELL_CHARACTERS = 64 << 20
 EXTENSIONS = (".csv", ".tsv", ".tab")
 
 _DELIMITERS = (",", "\t", ";", "|")
-_SNIFFED_LINES = 100
 _CHUNK_ROWS = 4096
 # 007 is a string: as an integer it would lose its zeros.
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
@@ -149,28 +148,19 @@ def first_row(path: str) -> dict[str, str]:
 
 
 def _sniff(path: str, encoding: str | None) -> str:
-    """Return the delimiter that splits most of the first lines into as many cells as the header."""
-    csv = _csv()
+    """Return the delimiter that splits the header into the most cells; a comma if none does."""
     with TextLines(path, encoding) as lines:
         try:
-            first = list(islice(lines, _SNIFFED_LINES))
+            header = next((line for line in lines if line.strip()), "")
         except SourceError:
             return ","  # reading the rows reports it
-    if path.lower().removesuffix(".gz").endswith((".tsv", ".tab")) and any(
-        "\t" in x for x in first
-    ):
+    if path.lower().removesuffix(".gz").endswith((".tsv", ".tab")) and "\t" in header:
         return "\t"
-    best, found = (0.5, 0), ","
-    for delimiter in _DELIMITERS:
-        try:
-            rows = csv.reader(first, delimiter=delimiter, skipinitialspace=True)
-            sizes = [len(row) for row in rows if row]
-        except csv.Error:
-            continue
-        if sizes and sizes[0] > 1:
-            score = (sum(size == sizes[0] for size in sizes) / len(sizes), sizes[0])
-            best, found = max((best, found), (score, delimiter), key=lambda each: each[0])
-    return found
+
+    def count(delimiter: str) -> int:
+        return len(next(_csv().reader([header], delimiter=delimiter, skipinitialspace=True), ()))
+
+    return max(_DELIMITERS, key=count)
 
 
 # Types.
@@ -259,20 +249,14 @@ def _converter(dtype: str) -> Callable[[str], Any]:
 # Rows.
 
 
-@dataclass(frozen=True, eq=False)
-class CsvItems:
-    """The rows of tables with the same columns, read in every pass."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CsvItems(Rows):
+    """The rows of tables with the same columns."""
 
     tables: tuple[CsvTable, ...]
-    dtypes: tuple[str, ...]
-    filled_dtypes: tuple[str, ...]
-    """The types if empty cells have a default."""
-    label: str | None
     classes: tuple[str, ...] | None
     """Class names, if the label is a string."""
     length: int
-    optional: frozenset[str] = frozenset()
-    """Columns whose empty cells are missing values."""
 
     @classmethod
     def survey(cls, tables: Sequence[CsvTable], label: str | None) -> CsvItems:
@@ -293,19 +277,22 @@ class CsvItems:
                     classes |= distinct
         if not length:
             raise source_error(tables[0].path, "there is no row after the header", 1)
+        at_label = [name == label for name in names]
         dtypes, filled = (
-            tuple(
-                column.dtype(is_label=i == at, is_filled=each) for i, column in enumerate(columns)
-            )
-            for each in (False, True)
+            {
+                name: column.dtype(is_label=is_label, is_filled=is_filled)
+                for name, column, is_label in zip(names, columns, at_label, strict=True)
+            }
+            for is_filled in (False, True)
         )
-        named = at is not None and dtypes[at] == "str"
-        names_of_classes = tuple(sorted(classes)) if named else None
-        return cls(tuple(tables), dtypes, filled, label, names_of_classes, length)
-
-    def __iter__(self) -> Iterator[Item]:
-        for position, (_, item) in enumerate(self.located()):
-            yield item if isinstance(item, SourceError) else (position, item)
+        return cls(
+            tables=tuple(tables),
+            dtypes=dtypes,
+            filled=filled,
+            label=label,
+            classes=tuple(sorted(classes)) if label and dtypes[label] == "str" else None,
+            length=length,
+        )
 
     def __len__(self) -> int:
         return self.length
@@ -321,66 +308,31 @@ class CsvItems:
     ) -> dict[str, Any] | SourceError:
         if isinstance(cells, SourceError):
             return cells
-        names, converters, label, optional = self._plan
-        if label is not None and not cells[label]:
-            return source_error(path, "the label is empty", line, feature=names[label])
-        try:
-            if all(cells[i] for i in optional):
-                values = [convert(cell) for convert, cell in zip(converters, cells, strict=True)]
-                return dict(zip(names, values, strict=True))
-        except ValueError:
-            pass  # the loop below finds the cell
-        example = {}
-        for name, cell, dtype in zip(names, cells, self.dtypes, strict=True):
-            is_empty = not cell.strip()
-            if is_empty and name in self.optional:
+        example: dict[str, Any] = {}
+        for (name, convert, is_optional), cell in zip(self._columns, cells, strict=True):
+            if name == self.label and not cell:
+                return source_error(path, "the label is empty", line, feature=name)
+            if is_optional and not cell.strip():
                 continue
             try:
-                example[name] = _converter(dtype)(cell)
+                example[name] = convert(cell)
             except ValueError:
-                reason = f"the cell is {'empty' if is_empty else repr(cell)}; must be {dtype}"
+                is_empty = not cell.strip()
+                found = "empty" if is_empty else repr(cell)
+                reason = f"the cell is {found}; must be {self.dtypes[name]}"
                 remedy = "pass defaults= for it" if is_empty else ""
                 return source_error(path, reason, line, feature=name, remedy=remedy)
         return example
 
     @cached_property
-    def _plan(
-        self,
-    ) -> tuple[tuple[str, ...], list[Callable[[str], Any]], int | None, list[int]]:
-        """Names, converters, position of the label, and positions of optional columns."""
+    def _columns(self) -> list[tuple[str, Callable[[str], Any], bool]]:
+        """The name and the converter of each column, and whether it has a default."""
         names = self.tables[0].names
-        label = None if self.label is None else names.index(self.label)
-        optional = [i for i, name in enumerate(names) if name in self.optional]
-        return names, [_converter(dtype) for dtype in self.dtypes], label, optional
-
-    def declare(
-        self, types: Mapping[str, str], optional: Collection[str]
-    ) -> tuple[CsvItems, dict[str, str]]:
-        """Return the rows with declared types of some columns.
-
-        Args:
-            types: Declared dtypes, by column.
-            optional: Columns whose empty cells are missing values, because they have a default.
-
-        Returns:
-            The rows, and the dtypes of the columns that are integers because of their default.
-        """
-        names = self.tables[0].names
-        found = {
-            name: filled
-            for name, filled in zip(names, self.filled_dtypes, strict=True)
-            if name in optional and name != self.label
-        }
-        dtypes = dict(zip(names, self.dtypes, strict=True)) | found
-        dtypes |= {name: types[name] for name in names if name in types}
-        return replace(self, dtypes=tuple(dtypes.values()), optional=frozenset(found)), found
+        return [(name, _converter(self.dtypes[name]), name in self.optional) for name in names]
 
     def features(self) -> dict[str, Feature]:
         """Return the feature of each column."""
-        names = self.tables[0].names
-        kinds: dict[str, Feature] = {
-            name: Tensor(dtype) for name, dtype in zip(names, self.dtypes, strict=True)
-        }
+        kinds: dict[str, Feature] = {name: Tensor(each) for name, each in self.dtypes.items()}
         if self.label is not None and self.classes is not None:
             kinds[self.label] = ClassLabel(names=self.classes)
         return kinds

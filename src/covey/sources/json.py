@@ -9,12 +9,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from covey._text import count_of
 from covey.errors import SourceError
 from covey.labels import find_label_name
 from covey.sources.registry import ProbedPath, open_files, register
 from covey.sources.source import (
-    Item,
+    Rows,
     Source,
     SourceOptions,
     SourceSplits,
@@ -27,17 +26,11 @@ from covey.sources.text import TextLines
 LINES_EXTENSIONS = (".jsonl", ".ndjson", ".jsonlines")
 EXTENSIONS = (".json",)
 
-_NOUNS = {dict: "object", list: "list", str: "string", bool: "bool", int: "number", float: "number"}
-_MAX_PATHS = 4
+_NOUNS = {dict: "an object", list: "a list", str: "a string", bool: "a bool", type(None): "null"}
 
 
-def describe(value: Any) -> str:
-    """Return a description of a JSON value, for messages."""
-    if isinstance(value, list):
-        nouns = {_NOUNS.get(type(each), "null") for each in value}
-        return f"a list of {count_of(len(value), nouns.pop() if len(nouns) == 1 else 'value')}"
-    noun = _NOUNS.get(type(value), "null")
-    return f"an {noun}" if noun == "object" else f"a {noun}"
+def _describe(value: Any) -> str:
+    return f"found {_NOUNS.get(type(value), 'a number')}"
 
 
 def _parse(text: str, path: str, line: int = 1) -> Any:
@@ -71,17 +64,12 @@ def _has_lines(path: str, encoding: str | None) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class JsonItems:
-    """The objects in JSON files, which are read in every pass."""
+class JsonItems(Rows):
+    """The objects in JSON files, whose types are those of the values."""
 
     files: tuple[str, ...]
     encoding: str | None = None
     field: str | None = None
-    label: str | None = None
-
-    def __iter__(self) -> Iterator[Item]:
-        for position, (_, item) in enumerate(self.located()):
-            yield item if isinstance(item, SourceError) else (position, item)
 
     def located(self) -> Iterator[tuple[int | None, dict[str, Any] | SourceError]]:
         """Yield the line and the example of each object, or its error."""
@@ -124,7 +112,7 @@ class JsonItems:
         if isinstance(value, SourceError):
             return value
         if not isinstance(value, dict):
-            return source_error(path, f"found {describe(value)}; must be an object", **where)
+            return source_error(path, f"{_describe(value)}; must be an object", **where)
         example = {name: each for name, each in value.items() if each is not None}
         if self.label is not None and example.get(self.label, "") == "":
             found = f"the label is missing; the object has {list_names(example)}"
@@ -140,25 +128,18 @@ def first_row(path: str) -> dict[str, Any]:
 
 def _wrong_field(value: Any, field: str | None, path: str) -> SourceError:
     """Return the error of a value that is not a list of objects."""
-    paths = list(islice(_lists(value), _MAX_PATHS)) if field is None else []
-    listed = f", such as {list_names(paths)}" if paths else ""
+    items = value.items() if isinstance(value, dict) else ()
+    lists = [
+        name for name, each in items if isinstance(each, list) and isinstance((*each, 0)[0], dict)
+    ]
     return source_error(
         path,
-        f"found {describe(value)}",
+        _describe(value),
         option="field",
         found=field,
-        allowed=f"the path of a list of objects{listed}",
-        remedy=f"pass field={paths[0]!r}" if paths else "",
+        allowed="the path of a list of objects",
+        remedy=f"pass field={lists[0]!r}" if lists else "",
     )
-
-
-def _lists(value: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of lists of objects."""
-    for name, inner in value.items() if isinstance(value, dict) else ():
-        if isinstance(inner, list) and inner and isinstance(inner[0], dict):
-            yield prefix + name
-        elif isinstance(inner, dict) and prefix.count(".") < _MAX_PATHS:
-            yield from _lists(inner, f"{prefix}{name}.")
 
 
 def open_tables(path: str, options: SourceOptions, files: list[str]) -> Source:

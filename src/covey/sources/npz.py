@@ -30,8 +30,6 @@ from covey.splits import SPLIT_NAMES
 Arrays = dict[str, NDArray[Any]]
 
 _SPLIT = re.compile(rf"(.+)_({'|'.join(sorted(SPLIT_NAMES))})", re.IGNORECASE)
-_NAMES = re.compile(r"_?names?$", re.IGNORECASE)
-_LABEL_STEMS = ("", "class", "classes", "label", "labels", "target")
 
 
 def _load(path: str) -> Arrays:
@@ -161,7 +159,7 @@ def _separate_names(
         if name in columns:
             continue
         named = _named_by(name, array, columns, label)
-        if named is None:
+        if named is None or named in names:
             listed = ", ".join(f"{each!r} {len(array)}" for each, array in arrays.items())
             raise source_error(
                 path,
@@ -177,20 +175,13 @@ def _is_strings(array: NDArray[Any]) -> bool:
 
 
 def _named_by(name: str, array: NDArray[Any], columns: Arrays, label: str | None) -> str | None:
-    """Return the column whose classes these strings name, by its name and its class ids."""
-    if not _is_strings(array):
+    """Return the column whose classes these strings name: NAME of NAME_names, or the label."""
+    stem = name.removesuffix("_names")
+    column = columns.get(stem if stem in columns else label or "")
+    if not _is_strings(array) or column is None or column.dtype.kind not in "iu":
         return None
-    stem = _NAMES.sub("", name)
-    candidates = [stem, f"{stem}s", f"{stem}es", stem.removesuffix("s")]
-    if stem.lower() in _LABEL_STEMS and label is not None:
-        candidates.append(label)
-    for each in candidates:
-        column = columns.get(each)
-        if column is None or column.ndim != 1 or column.dtype.kind not in "iu" or not column.size:
-            continue
-        if column.min() >= -1 and column.max() < len(array):
-            return each
-    return None
+    is_named = column.ndim == 1 and column.size and -1 <= column.min() <= column.max() < len(array)
+    return (stem if stem in columns else label) if is_named else None
 
 
 def _kinds(

@@ -6,10 +6,10 @@ import abc
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
-from typing import Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from covey._text import count_of, outline
 from covey.errors import CoveyError, SourceError, closest, shorten
@@ -18,12 +18,16 @@ from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, SPLIT_NAMES, split_of_file
 from covey.urls import shown
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # A number in a file name, or a checksum.
 _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 # A file of a split of any name, as Hugging Face writes it.
 _SHARD_OF_SPLIT = re.compile(r"([\w-]+)-\d{5}-of-\d{5}\.")
 
 Key = str | int
+Dtypes = dict[str, str]
 Item = tuple[Key, dict[str, Any]] | SourceError
 
 
@@ -229,6 +233,43 @@ class LazyItems(Sequence[Item], abc.ABC):
         if not -len(self) <= key < len(self):
             raise IndexError(f"item {key} of a source of {len(self)}")
         return self.read(key % len(self))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows(abc.ABC):
+    """The rows of the files of a table, read in every pass and keyed by their position."""
+
+    label: str | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """The dtypes of the columns of numbers and strings."""
+    filled: Mapping[str, str] = field(default_factory=dict)
+    """The dtypes of those that differ if missing values have a default."""
+    optional: frozenset[str] = frozenset()
+    """Columns that have a default: their missing values are omitted."""
+
+    @abc.abstractmethod
+    def located(self) -> Iterator[tuple[int | None, dict[str, Any] | SourceError]]:
+        """Yield the example of each row, or its error, with its line in a text file."""
+
+    def __iter__(self) -> Iterator[Item]:
+        for position, (_, item) in enumerate(self.located()):
+            yield item if isinstance(item, SourceError) else (position, item)
+
+    def declare(self, types: Mapping[str, str], optional: Collection[str]) -> tuple[Self, Dtypes]:
+        """Return the rows with declared types of some columns.
+
+        Args:
+            types: Declared dtypes, by column.
+            optional: Columns that have a default.
+
+        Returns:
+            The rows, and the dtypes that differ because of a default.
+        """
+        missing = frozenset(optional) - {self.label}
+        found = {name: dtype for name, dtype in self.filled.items() if name in missing}
+        declared = {name: types[name] for name in self.dtypes if name in types}
+        dtypes = {**self.dtypes, **found, **declared}
+        return replace(self, dtypes=dtypes, optional=missing), found
 
 
 def source_error(path: str, reason: str, line: int | None = None, **fields: Any) -> SourceError:

@@ -17,7 +17,6 @@ import os
 import re
 import tarfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -152,9 +151,7 @@ class TarSample:
 def _member_fault(info: tarfile.TarInfo, suffix: str) -> str | None:
     """Return the reason why a member is not a field; None if it is."""
     if not info.isreg() or info.issparse():
-        kinds = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link"}
-        kind = "a sparse file" if info.issparse() else kinds.get(info.type, "a special file")
-        return f"it is {kind}; must be a regular file"
+        return "it is a link, a sparse file or a special file; must be a regular file"
     if info.size > MAX_MEMBER_BYTES:
         return f"it has {info.size:,} bytes; must be at most {MAX_MEMBER_BYTES:,}"
     if _kind_of(suffix) == "label" and info.size > _MAX_LABEL_BYTES:
@@ -174,6 +171,7 @@ def _samples(path: str, is_read: Callable[[int, str], bool]) -> Iterator[TarSamp
         is_read: Function of the position of a sample and a suffix: whether to read the field.
     """
     sample: TarSample | None = None
+    seen: set[str] = set()
     position = -1
     try:
         for info, file in _members(path):
@@ -186,6 +184,10 @@ def _samples(path: str, is_read: Callable[[int, str], bool]) -> Iterator[TarSamp
                 if sample is not None:
                     yield sample
                 sample, position = TarSample(key), position + 1
+                if key in seen:
+                    reason = f"the key {brief(key)} occurs twice; its members must be adjacent"
+                    sample.error = source_error(path, reason)
+                seen.add(key)
             if sample.add(info, suffix, path) and is_read(position, suffix):
                 file.seek(info.offset_data)
                 sample.fields[suffix] = data = file.read(info.size)
@@ -257,8 +259,6 @@ class _TarItems:
     """Suffixes of labels that are not all integers."""
     shard_names: Sequence[str] | None
     """Names that precede keys, if two shards have the same key."""
-    repeated: frozenset[str]
-    """Keys that occur twice nevertheless."""
     label: str | None = None
 
     def __len__(self) -> int:
@@ -278,19 +278,12 @@ class _TarItems:
     def _read_shard(self, shard: int, begin: int, end: int) -> Iterator[Item]:
         path = self.files[shard]
         prefix = "" if self.shard_names is None else f"{self.shard_names[shard]}/"
-        seen: set[str] = set()
         samples = _samples(path, lambda position, suffix: begin <= position < end)
         for position, sample in enumerate(samples):
             if position >= end:
                 return
-            key = prefix + sample.key
-            if key in seen:
-                reason = f"the key {brief(key)} occurs twice; members of a sample must be adjacent"
-                sample.error = sample.error or source_error(path, reason)
-            if key in self.repeated:
-                seen.add(key)
             if position >= begin:
-                yield sample.error or self._item(key, sample, path)
+                yield sample.error or self._item(prefix + sample.key, sample, path)
 
     def _item(self, key: str, sample: TarSample, path: str) -> Item:
         example: dict[str, Any] = {}
@@ -341,8 +334,9 @@ def open_tar(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplit
 class _Survey:
     """What the headers and the labels of shards say."""
 
-    keys: list[list[str]] = field(default_factory=list)
-    """Keys of the samples of each shard."""
+    counts: list[int] = field(default_factory=list)
+    """Number of the samples of each shard."""
+    keys: set[str] = field(default_factory=set)
     suffixes: dict[str, None] = field(default_factory=dict)
     combinations: dict[tuple[str, ...], None] = field(default_factory=dict)
     """Suffixes that samples have together."""
@@ -353,10 +347,10 @@ class _Survey:
 
     def add_shard(self, path: str) -> None:
         """Read the headers of a shard. Its content is read if it is compressed."""
-        keys: list[str] = []
-        self.keys.append(keys)
+        self.counts.append(0)
         for sample in _samples(path, lambda _, suffix: _kind_of(suffix) == "label"):
-            keys.append(sample.key)
+            self.counts[-1] += 1
+            self.keys.add(sample.key)
             self.suffixes.update(dict.fromkeys(sample.fields))
             if len(self.suffixes) > MAX_SUFFIXES:
                 raise source_error(path, f"there are more than {MAX_SUFFIXES} different suffixes")
@@ -370,19 +364,10 @@ class _Survey:
 
     def shard_names(self, files: Sequence[str]) -> list[str] | None:
         """Return the names of shards that precede keys; None if all keys are different."""
-        if len({key for keys in self.keys for key in keys}) == sum(map(len, self.keys)):
+        if len(self.keys) == sum(self.counts):
             return None
         names = [os.path.basename(file) for file in files]
         return names if len(set(names)) == len(names) else list(files)
-
-    def repeated(self, names: Sequence[str] | None) -> frozenset[str]:
-        """Return the keys with the names of their shards that occur twice."""
-        if names is None:
-            return frozenset()
-        found: set[str] = set()
-        for name, keys in zip(names, self.keys, strict=True):
-            found.update(f"{name}/{key}" for key, count in Counter(keys).items() if count > 1)
-        return frozenset(found)
 
     def feature_names(self) -> dict[str, str]:
         """Return the feature of every suffix.
@@ -408,14 +393,12 @@ def _open_shards(path: str, label: str | None, files: list[str]) -> Source:
     survey = _Survey()
     for file in files:
         survey.add_shard(file)
-    shard_names = survey.shard_names(files)
     items = _TarItems(
         tuple(files),
-        tuple(map(len, survey.keys)),
+        tuple(survey.counts),
         survey.feature_names(),
         frozenset(survey.strings),
-        shard_names,
-        survey.repeated(shard_names),
+        survey.shard_names(files),
     )
     names = _first_names(items, path)
     check_label(label, names, path)
