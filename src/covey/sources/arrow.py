@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
@@ -17,6 +17,7 @@ from covey.sources.media import check_image, decode_sound, sound_feature
 from covey.sources.registry import DICT_FILE, STATE_FILE, ProbedPath, open_files, register
 from covey.sources.source import (
     Item,
+    Rows,
     Source,
     SourceOptions,
     SourceSplits,
@@ -194,39 +195,18 @@ def _values(files: Sequence[str], column: str) -> Iterator[Any]:
 # Rows.
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowItems:
-    """The rows of Parquet or Arrow files, read in every pass."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ArrowItems(Rows):
+    """The rows of Parquet or Arrow files."""
 
     files: tuple[str, ...]
-    kinds: Mapping[str, Any]
-    label: str | None
-    integers: Mapping[str, str]
-    """Dtypes of the columns of integers and bools with nulls, if these have a default."""
-    optional: frozenset[str] = frozenset()
-    """Columns whose nulls are missing values."""
+    types: Mapping[str, Any]
+    """The feature of each column, or a dict of them; None if it must be inferred."""
 
-    def declare(
-        self, types: Mapping[str, str], optional: Collection[str]
-    ) -> tuple[ArrowItems, dict[str, str]]:
-        """Return the rows with declared types of some columns.
-
-        Args:
-            types: Declared dtypes, by column.
-            optional: Columns whose nulls are missing values, because they have a default.
-
-        Returns:
-            The rows, and the dtypes of the columns that are integers because of their default.
-        """
-        missing = frozenset(optional) & self.kinds.keys() - {self.label}
-        found = {name: self.integers[name] for name in missing & self.integers.keys()}
-        declared = {
-            name: Tensor(types[name])
-            for name, kind in self.kinds.items()
-            if name in types and type(kind) is Tensor and not kind.shape
-        }
-        kinds = {**self.kinds, **{name: Tensor(dtype) for name, dtype in found.items()}, **declared}
-        return replace(self, kinds=kinds, optional=missing), found
+    @cached_property
+    def kinds(self) -> dict[str, Any]:
+        """The features of the columns, with declared types."""
+        return {**self.types, **{name: Tensor(dtype) for name, dtype in self.dtypes.items()}}
 
     def __iter__(self) -> Iterator[Item]:
         return self.read_range(0, None)
@@ -249,8 +229,9 @@ class ArrowItems:
     def read_feature(self, name: str) -> Iterator[Item]:
         """Yield the rows with one column only."""
         column = name if name in self.kinds else name.split("/")[0]
-        kinds = {each: kind for each, kind in self.kinds.items() if each == column}
-        yield from replace(self, kinds=kinds, label=name if name == self.label else None)
+        kinds = {column: self.kinds[column]} if column in self.kinds else {}
+        label = name if name == self.label else None
+        yield from replace(self, types=kinds, dtypes={}, label=label)
 
     def _read_file(self, file: _File, first: int, row: int, end: int) -> Iterator[Item]:
         """Yield some rows of a file, whose first row has the position `first`."""
@@ -402,7 +383,10 @@ def _open(kind: str, path: str, options: SourceOptions, files: list[str]) -> Sou
             contents = (each for column in _values(files, name) for each in column.to_pylist())
             kinds[name] = sound_feature((each and each["bytes"]) or b"" for each in contents)
     features = _features(kinds, label, schema, files, path)
-    rows = ArrowItems(tuple(files), kinds, label, integers)
+    dtypes = {
+        name: each.dtype for name, each in kinds.items() if type(each) is Tensor and not each.shape
+    }
+    rows = ArrowItems(files=tuple(files), types=kinds, dtypes=dtypes, filled=integers, label=label)
     return Source(kind, path, rows, length=length, features=features, label=label)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -14,10 +14,11 @@ from covey.errors import SourceError
 from covey.schema import Features
 from covey.sources import arrow, csv, json
 from covey.sources.media import IMAGES, SOUNDS, FileKind
-from covey.sources.registry import METADATA_TABLES, ProbedPath, register, walk
+from covey.sources.registry import METADATA_TABLES, ProbedPath, has_extension, register, walk
 from covey.sources.source import (
     Item,
     LazyItems,
+    Rows,
     Source,
     SourceOptions,
     SourceSplits,
@@ -27,7 +28,6 @@ from covey.sources.source import (
     open_split_files,
     source_error,
 )
-from covey.splits import SPLIT_NAMES
 
 FILE_COLUMN = "file_name"
 """Column of the files in a table of Hugging Face."""
@@ -37,36 +37,36 @@ _OPENERS = (
     ((*json.LINES_EXTENSIONS, *json.EXTENSIONS), json.open_tables),
     ((*arrow.PARQUET_EXTENSIONS, *arrow.ARROW_EXTENSIONS), arrow.open_tables),
 )
+_FIRST_ROWS: dict[Any, Callable[[str], dict[str, Any]]] = {
+    csv.open_tables: csv.first_row,
+    json.open_tables: json.first_row,
+}
 _OPTIONS = ("images", "columns", "delimiter", "encoding", "field")
 _INSPECTED_ROWS = 20
+
+
+def _opener(path: str) -> Callable[[str, SourceOptions, list[str]], Source] | None:
+    """Return the function that opens a table, by its extension."""
+    found = (opener for extensions, opener in _OPENERS if has_extension(path, extensions))
+    return next(found, None)
 
 
 def tables(probed: ProbedPath) -> dict[str, list[str]]:
     """Return the tables of files at a path, by split: ``metadata.csv``, or the path itself."""
     if probed.is_file:
         return {"": [probed.path]} if _is_listing(probed.path) else {}
-    by_split = {"": probed.files}
-    by_split |= {
-        os.path.basename(each): tuple(ProbedPath.probe(each).files)
-        for each in probed.directories
-        if os.path.basename(each).lower() in SPLIT_NAMES
-    }
     found = {
         split: [file for file in files if os.path.basename(file) in METADATA_TABLES]
-        for split, files in by_split.items()
+        for split, files in {"": probed.files, **probed.inner}.items()
+        if split != "data"
     }
     return {split: files for split, files in found.items() if files}
 
 
 def _is_listing(path: str) -> bool:
-    """Return whether a table has a column ``file_name`` of images or sounds that exist."""
-    if path.lower().removesuffix(".gz").endswith(csv.EXTENSIONS):
-        first = csv.first_row(path)
-    elif path.lower().removesuffix(".gz").endswith((*json.LINES_EXTENSIONS, *json.EXTENSIONS)):
-        first = json.first_row(path)
-    else:
-        return False
-    name = str(first.get(FILE_COLUMN) or "")
+    """Return whether a text table has a column ``file_name`` of images or sounds that exist."""
+    read = _FIRST_ROWS.get(_opener(path))
+    name = "" if read is None else str(read(path).get(FILE_COLUMN) or "")
     return bool(name) and any(
         _Files(os.path.dirname(path), kind, is_named=True).find(name) for kind in (IMAGES, SOUNDS)
     )
@@ -122,8 +122,7 @@ def _stem(path: str) -> str:
 class _ListedFiles(LazyItems):
     home: str
     medium: FileKind
-    table: Any
-    """The rows: items of a CSV, JSON, Parquet or Arrow file."""
+    table: Rows
     path: str
     """Path of the table."""
     column: str
@@ -139,8 +138,7 @@ class _ListedFiles(LazyItems):
         cls, found: _Files, files: FileKind, table: Any, path: str, column: str
     ) -> _ListedFiles:
         """Find the file of each row."""
-        if hasattr(table, "declare"):
-            table = table.declare({column: "str"}, ())[0]
+        table, _ = table.declare({column: "str"}, ())
         rows = list(table.located())
         listed: list[str | SourceError] = []
         for _, row in rows:
@@ -189,9 +187,7 @@ class _ListedFiles(LazyItems):
     def declare(
         self, types: Mapping[str, str], optional: Collection[str]
     ) -> tuple[_ListedFiles, dict[str, str]]:
-        """Return the rows with declared types; see :meth:`CsvItems.declare`."""
-        if not hasattr(self.table, "declare"):
-            return self, {}
+        """Return the rows with declared types; see :meth:`Rows.declare`."""
         table, found = self.table.declare({**types, self.column: "str"}, optional)
         return replace(self, table=table, rows=list(table.located())), found
 
@@ -258,14 +254,7 @@ def _open(files: FileKind, probed: ProbedPath, options: SourceOptions) -> Source
 def _open_table(
     path: str, files: FileKind, found: _Files, column: str, options: SourceOptions
 ) -> tuple[Source, _ListedFiles]:
-    opener = next(
-        (
-            opener
-            for extensions, opener in _OPENERS
-            if path.lower().removesuffix(".gz").endswith(extensions)
-        ),
-        csv.open_tables,
-    )
+    opener = _opener(path) or csv.open_tables
     source = opener(path, options, [path])
     names = _names(source)
     if column not in names:

@@ -111,17 +111,17 @@ class ProbedPath:
         none, they are those of directories that have names of splits.
         """
         if self.is_file:
-            return {"": [self.path]} if _has_extension(self.path, extensions) else {}
+            return {"": [self.path]} if has_extension(self.path, extensions) else {}
         found = _data_files(self.files, extensions)
         if found:
             return {"": found}
-        inner = {name: _data_files(files, extensions) for name, files in self._inner.items()}
+        inner = {name: _data_files(files, extensions) for name, files in self.inner.items()}
         if inner.get("data"):
             return {"": inner["data"]}
         return {name: files for name, files in inner.items() if files}
 
     @cached_property
-    def _inner(self) -> dict[str, tuple[str, ...]]:
+    def inner(self) -> dict[str, tuple[str, ...]]:
         """Files of the directories that may have those of a source."""
         names = {os.path.basename(each): each for each in self.directories}
         return {
@@ -147,7 +147,8 @@ class ProbedPath:
         return f"a file that begins with {self.head[:24]!r}"
 
 
-def _has_extension(file: str, extensions: tuple[str, ...]) -> bool:
+def has_extension(file: str, extensions: tuple[str, ...]) -> bool:
+    """Return whether a file has one of some extensions, also before ``.gz``."""
     return file.lower().removesuffix(".gz").endswith(extensions)
 
 
@@ -156,7 +157,7 @@ def _data_files(files: Iterable[str], extensions: tuple[str, ...]) -> list[str]:
     return [
         file
         for file in files
-        if _has_extension(file, extensions) and not _is_metadata(os.path.basename(file))
+        if has_extension(file, extensions) and not _is_metadata(os.path.basename(file))
     ]
 
 
