@@ -266,13 +266,6 @@ def test_floats_keep_their_declared_type(parquet, tmp_path):
     assert column(tmp_path / "data", "double") == [0.1, 0.5]
 
 
-def test_null_without_statistics(parquet):
-    source = open_source(parquet({"i": [1, None]}, write_statistics=False))
-    good, (error,) = split_errors(source)
-    assert good == [(0, {"i": 1})]
-    assert (error.record, error.feature) == (1, "i")
-
-
 def test_rows_of_many_groups_and_files(parquet, tmp_path):
     (tmp_path / "data").mkdir()
     for name, start in (("train-0", 0), ("train-1", 700), ("test-0", 5000)):

@@ -196,7 +196,7 @@ def test_split_written_under_another_name(capsys):
     assert f"note: {note}" in capsys.readouterr().out
     assert covey.write("photos", "data", split="valid", progress=False).notes == (note,)
     assert covey.write("photos", "data", split="val", progress=False).notes == ()
-    with pytest.raises(SourceError, match="did you mean 'val'") as caught:
+    with pytest.raises(SourceError, match="must be one of 'train', 'val'") as caught:
         covey.write("photos", "data", split="valdation", progress=False)
     assert (caught.value.option, caught.value.found) == ("split", "valdation")
     with pytest.raises(SourceError, match="did you mean 'train'"):

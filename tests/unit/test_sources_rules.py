@@ -264,15 +264,6 @@ def test_refused_trees(paths, options, reason, remedy):
     assert len(str(caught.value)) < 400
 
 
-def test_an_offered_option_is_accepted():
-    put("train/owl/1.gif", "car/1.gif")
-    with pytest.raises(SourceError) as caught:
-        open_splits("photos")
-    for value in re.findall(r"splits='(\w+)'", caught.value.remedy):
-        assert open_splits("photos", splits=value)
-    assert open_splits("photos", splits="train").notes == ("not read: 'car' (1 image)",)
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features
-from covey.sources.registry import ProbedPath, check_file, register
+from covey.sources.registry import ProbedPath, register
 from covey.sources.source import (
     Item,
     LazyItems,
@@ -96,7 +96,10 @@ def open_npz(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplit
     An array of strings with another length may contain the class names of another array. Scalars
     are ignored. Arrays with names such as ``x_train`` and ``x_test`` are those of several splits.
     """
-    path = check_file(probed, ".npz")
+    files = [probed.path] if probed.is_file else probed.data_files(".npz").get("", [])
+    if len(files) != 1:
+        raise source_error(probed.path, f"found {probed.describe()}; must have one file .npz")
+    path = files[0]
     arrays = {member: array for member, array in _load(path).items() if array.ndim}
     by_split = _split_members(arrays)
     if not by_split:

@@ -97,7 +97,10 @@ class ProbedPath:
     @cached_property
     def head(self) -> bytes:
         """First bytes of a file; empty for a directory."""
-        return read_head(self.path) if self.is_file else b""
+        if not self.is_file:
+            return b""
+        with RegularFile(self.path) as file:
+            return file.read(HEAD_BYTES)
 
     @cached_property
     def below(self) -> tuple[str, ...]:
@@ -461,22 +464,6 @@ def open_files(
         return open_split_files(found[""], open_some)
     splits = sorted(found, key=split_order)
     return SourceSplits({split: partial(open_some, found[split]) for split in splits})
-
-
-def check_file(probed: ProbedPath, extension: str) -> str:
-    """Return the path of a source that must be one file."""
-    files = [probed.path] if probed.is_file else probed.data_files(extension).get("", [])
-    if len(files) != 1:
-        raise source_error(
-            probed.path, f"found {probed.describe()}; must be, or have, one file {extension}"
-        )
-    return files[0]
-
-
-def read_head(path: str, size: int = HEAD_BYTES) -> bytes:
-    """Return the first bytes of a file."""
-    with RegularFile(path) as file:
-        return file.read(size)
 
 
 def _unreadable(error: CoveyError | OSError, path: str) -> SourceError:

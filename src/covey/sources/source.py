@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from covey._text import count_of, outline
-from covey.errors import CoveyError, SourceError, closest, shorten
+from covey.errors import CoveyError, SourceError, shorten
 from covey.errors import list_names as list_names
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, SPLIT_NAMES, split_of_file
@@ -316,21 +316,11 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
         return listed[0]
     if split in listed:
         return split
-    similar = closest(split, listed)
     for synonyms in SPLIT_ALIASES:
         found = [name for name in listed if name.lower() in synonyms]
         if split in synonyms and len(found) == 1:
             return found[0]
-        if similar is None and len(found) == 1 and closest(split, synonyms) is not None:
-            similar = found[0]
-    raise source_error(
-        path,
-        "",
-        option="split",
-        found=split,
-        allowed=f"one of {list_names(listed)}",
-        remedy="" if similar is None else f"did you mean {similar!r}?",
-    )
+    raise source_error(path, "", option="split", found=split, choices=listed)
 
 
 def renaming_note(found: str, split: str) -> str:
