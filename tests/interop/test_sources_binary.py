@@ -300,7 +300,7 @@ def test_corrupt_parquet(parquet, tmp_path):
 def test_pyarrow_is_missing(parquet, monkeypatch):
     path = parquet({"x": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SourceError, match=r"needs pyarrow; run: pip install pyarrow"):
+    with pytest.raises(SourceError, match=r"requires pyarrow.*; run: pip install pyarrow"):
         open_source(path)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from covey.errors import FeatureError, SourceError
+from covey.errors import FeatureError, SourceError, import_extra
 from covey.labels import find_label_name
 from covey.schema import Audio, ClassLabel, Feature, Features, Image, Ragged, Tensor
 from covey.sources.media import check_image, decode_sound, sound_feature
@@ -36,13 +36,9 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def _pyarrow() -> Any:
-    try:
-        importlib.import_module("pyarrow.parquet")
-        return importlib.import_module("pyarrow")
-    except ImportError:
-        raise SourceError(
-            "reading Parquet and Arrow files needs pyarrow", remedy="run: pip install pyarrow"
-        ) from None
+    pyarrow = import_extra("pyarrow", "reading Parquet and Arrow files", error=SourceError)
+    importlib.import_module("pyarrow.parquet")
+    return pyarrow
 
 
 # Types.
@@ -236,56 +232,51 @@ class ArrowItems(Rows):
     def _read_file(self, file: _File, first: int, row: int, end: int) -> Iterator[Item]:
         """Yield some rows of a file, whose first row has the position `first`."""
         pa = _pyarrow()
+        names = list(self.kinds)
         try:
-            for batch in file.batches(list(self.kinds), row, end):
-                columns = self._columns(batch, pa)
-                rows = (
-                    dict(zip(columns, each, strict=True))
-                    for each in zip(*columns.values(), strict=True)
-                )
-                if self._is_plain(batch, columns):
-                    yield from enumerate(rows, first + row)
-                    row += batch.num_rows
-                    continue
-                for values in rows:
-                    yield self._item(values, file.path, row, first + row)
-                    row += 1
+            for batch in file.batches(names, row, end):
+                columns = [self._values(name, batch.column(name), pa) for name in names]
+                has_gaps = any(type(each) is not list for each in columns)
+                for key, values in enumerate(zip(*columns, strict=True), first + row):
+                    example = dict(zip(names, values, strict=True))
+                    yield (
+                        self._filled(key, example, file.path, first) if has_gaps else (key, example)
+                    )
+                row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             reason = f"this row and all that follow cannot be read: {error}"
             yield source_error(file.path, reason, record=row)
 
-    def _columns(self, batch: Any, pa: Any) -> dict[str, list[Any]]:
-        columns = {}
-        for name in self.kinds:
-            column = batch.column(name)
-            as_string = self.kinds[name] == Tensor("str") and _is_number(column.type, pa.types)
-            if as_string or _is_stored_as_string(column.type, pa.types):
-                column = column.cast(pa.string())
-            columns[name] = column.to_pylist()
-        return columns
+    def _values(self, name: str, column: Any, pa: Any) -> Sequence[Any]:
+        """Return the values of a column: a tuple if some are errors, or are missing."""
+        kind, types = self.kinds[name], pa.types
+        as_string = kind == Tensor("str") and _is_number(column.type, types)
+        if as_string or _is_stored_as_string(column.type, types):
+            column = column.cast(pa.string())
+        values: list[Any] = column.to_pylist()
+        is_label = name == self.label
+        if isinstance(kind, Tensor) and not column.null_count and not (is_label and "" in values):
+            return values
+        return tuple(self._value(name, each, kind) for each in values)
 
-    def _is_plain(self, batch: Any, columns: Mapping[str, list[Any]]) -> bool:
-        """Return whether all values of a batch are used as they are."""
-        if self.label is not None and "" in columns[self.label]:
-            return False
-        return all(
-            isinstance(kind, Tensor) and not batch.column(name).null_count
-            for name, kind in self.kinds.items()
-        )
+    def _value(self, name: str, value: Any, kind: Any) -> Any:
+        """Return a value that may be null, or its error; None if it is missing."""
+        if name == self.label and value in (None, ""):
+            return SourceError(f"the label is {'null' if value is None else 'empty'}")
+        if value is None and name in self.optional:
+            return None
+        try:
+            return _fill(value, kind)
+        except SourceError as error:
+            return error
 
-    def _item(self, values: dict[str, Any], file: str, row: int, key: int) -> Item:
-        example = {}
-        for name, value in values.items():
-            try:
-                if name == self.label and value in (None, ""):
-                    raise SourceError(f"the label is {'null' if value is None else 'empty'}")
-                if value is not None or name not in self.optional:
-                    example[name] = _fill(value, self.kinds[name])
-            except SourceError as error:
-                return source_error(
-                    file, error.reason, record=row, feature=name, remedy=error.remedy
-                )
-        return key, example
+    def _filled(self, key: int, example: dict[str, Any], path: str, first: int) -> Item:
+        """Return an example without missing values, or the first error of its values."""
+        for name, value in example.items():
+            if isinstance(value, SourceError):
+                row, remedy = key - first, value.remedy
+                return source_error(path, value.reason, record=row, feature=name, remedy=remedy)
+        return key, {name: value for name, value in example.items() if value is not None}
 
 
 # Sources.
