@@ -226,6 +226,9 @@ def test_nulls(parquet):
     assert [(error.record, error.feature, error.reason) for error in bad] == [
         (1, "label", "the label is null")
     ]
+    assert split_errors(open_source(parquet({"label": ["owl", ""]})))[1][0].reason == (
+        "the label is empty"
+    )
 
 
 @pytest.mark.parametrize("has_statistics", [False, True])

@@ -469,7 +469,9 @@ def test_invalid_json(write_file, content, line, reason):
 
 
 def test_lists_in_an_object_are_named(write_file):
-    path = write_file(json.dumps({"train": OBJECTS, "x": {"y": OBJECTS, "z": [1]}}), "a.json")
+    path = write_file(
+        json.dumps({"ids": [1], "train": OBJECTS, "x": {"y": OBJECTS, "z": [1]}}), "a.json"
+    )
     for field in (None, "z", "x.z"):
         with pytest.raises(SourceError) as caught:
             open_source(path, field=field)

@@ -17,10 +17,10 @@ from covey.sources.media import check_image, decode_sound, sound_feature
 from covey.sources.registry import DICT_FILE, STATE_FILE, ProbedPath, open_files, register
 from covey.sources.source import (
     Item,
-    Rows,
     Source,
     SourceOptions,
     SourceSplits,
+    TableRows,
     as_source_error,
     check_label,
     source_error,
@@ -30,7 +30,7 @@ from covey.untrusted import check_path, parse_json, read_file
 PARQUET_EXTENSIONS = (".parquet",)
 ARROW_EXTENSIONS = (".arrow", ".feather")
 
-# Rows that are converted to Python values at once; few, because rows may have images.
+# TableRows that are converted to Python values at once; few, because rows may have images.
 _BATCH_ROWS = 256
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
@@ -188,11 +188,11 @@ def _values(files: Sequence[str], column: str) -> Iterator[Any]:
                 continue
 
 
-# Rows.
+# TableRows.
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ArrowItems(Rows):
+class ArrowItems(TableRows):
     """The rows of Parquet or Arrow files."""
 
     files: tuple[str, ...]

@@ -18,10 +18,10 @@ from covey.schema import ClassLabel, Feature, Features, Tensor
 from covey.schema.lattice import MAX_EXACT_FLOAT64, float_dtype
 from covey.sources.registry import ProbedPath, open_files, register
 from covey.sources.source import (
-    Rows,
     Source,
     SourceOptions,
     SourceSplits,
+    TableRows,
     check_label,
     list_names,
     source_error,
@@ -246,11 +246,11 @@ def _converter(dtype: str) -> Callable[[str], Any]:
     return others.get(dtype, int)
 
 
-# Rows.
+# TableRows.
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CsvItems(Rows):
+class CsvItems(TableRows):
     """The rows of tables with the same columns."""
 
     tables: tuple[CsvTable, ...]

@@ -13,10 +13,10 @@ from covey.errors import SourceError
 from covey.labels import find_label_name
 from covey.sources.registry import ProbedPath, open_files, register
 from covey.sources.source import (
-    Rows,
     Source,
     SourceOptions,
     SourceSplits,
+    TableRows,
     check_label,
     list_names,
     source_error,
@@ -64,7 +64,7 @@ def _has_lines(path: str, encoding: str | None) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class JsonItems(Rows):
+class JsonItems(TableRows):
     """The objects in JSON files, whose types are those of the values."""
 
     files: tuple[str, ...]

@@ -18,10 +18,10 @@ from covey.sources.registry import METADATA_TABLES, ProbedPath, has_extension, r
 from covey.sources.source import (
     Item,
     LazyItems,
-    Rows,
     Source,
     SourceOptions,
     SourceSplits,
+    TableRows,
     add_notes,
     check_label,
     list_names,
@@ -122,7 +122,7 @@ def _stem(path: str) -> str:
 class _ListedFiles(LazyItems):
     home: str
     medium: FileKind
-    table: Rows
+    table: TableRows
     path: str
     """Path of the table."""
     column: str
@@ -187,7 +187,7 @@ class _ListedFiles(LazyItems):
     def declare(
         self, types: Mapping[str, str], optional: Collection[str]
     ) -> tuple[_ListedFiles, dict[str, str]]:
-        """Return the rows with declared types; see :meth:`Rows.declare`."""
+        """Return the rows with declared types; see :meth:`TableRows.declare`."""
         table, found = self.table.declare({**types, self.column: "str"}, optional)
         return replace(self, table=table, rows=list(table.located())), found
 

@@ -236,7 +236,7 @@ class LazyItems(Sequence[Item], abc.ABC):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows(abc.ABC):
+class TableRows(abc.ABC):
     """The rows of the files of a table, read in every pass and keyed by their position."""
 
     label: str | None = None
