@@ -93,7 +93,7 @@ def _as_python(value: Any) -> Any:
 def open_npz(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open arrays, whose rows are keyed by their position. The arrays are held in memory.
 
-    An array of strings with another length may contain the class names of another array. Scalars
+    Strings of another length are the classes of the array that they name, or of the label. Scalars
     are ignored. Arrays with names such as ``x_train`` and ``x_test`` are those of several splits.
     """
     files = [probed.path] if probed.is_file else probed.data_files(".npz").get("", [])
