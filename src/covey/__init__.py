@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from covey.tfrecord import RecordReader as RecordReader
     from covey.tfrecord import RecordWriter as RecordWriter
     from covey.view.pictures import show as show
-    from covey.writing.commit_parts import commit as commit
     from covey.writing.hold_out import HoldOut as HoldOut
+    from covey.writing.parts import commit as commit
     from covey.writing.write import write as write
 
 __version__ = "0.1.0"
@@ -66,7 +66,7 @@ _MODULES = {
     "Steps": "covey.schema.tensor",
     "Tensor": "covey.schema.tensor",
     "build_index": "covey.maintenance.build_index",
-    "commit": "covey.writing.commit_parts",
+    "commit": "covey.writing.parts",
     "info": "covey.maintenance.info",
     "open": "covey.dataset.open",
     "repair": "covey.maintenance.repair",

@@ -1,6 +1,7 @@
 """Engines and parts give the bytes of a local write; judges are the files of the local write."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ import sys
 import tarfile
 import tempfile
 import time
+import typing
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +40,7 @@ from covey.errors import (
 )
 from covey.index import IndexWriter
 from covey.index.format import content_checksum
-from covey.writing import commit_parts
+from covey.writing.part_format import from_json, to_json
 
 NUMBERS = [{"x": i, "y": i / 2, "label": i % 5} for i in range(100)]
 NAMED = [{"x": [i] * (i % 3), "label": f"class {i % 11}"} for i in range(100)]
@@ -652,7 +655,7 @@ def test_no_parts(tmp_path):
     ("examples", "options", "name"),
     [
         (NAMED, {"seed": 1}, "seed is 1, not 0"),
-        (NAMED[:-1], {}, "examples is 99, not 100"),
+        (NAMED[:-1], {}, "length is 99, not 100"),
         ([*NAMED[:-1], {"x": [0], "label": "class 0"}], {}, "first_and_last_example_crc is"),
         ([{"x": [0], "label": "class 0"}, *NAMED[1:]], {}, "first_and_last_example_crc is"),
         (NAMED, {"shuffle": False}, "shuffle is False"),
@@ -948,35 +951,76 @@ def test_part_files_are_not_trusted(tmp_path, label):
     assert errors > 50
 
 
+PIECE, RESULT = ("results", 0, 0), ("results", 0, 1)
+GROUP = (*RESULT, "groups", 0)
+RUN = (*GROUP, "runs", 0)
+MISSING = object()
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("place", "value", "reason"),
     [
-        {"results": []},
-        {"results": None},
-        {"write": 3},
-        {"results": [{"piece": 0}]},
-        lambda content: content["results"][0].update(piece=0),
-        lambda content: content["results"][0].update(strings=[]),
-        lambda content: content["results"][0].update(examples=3),
-        lambda content: content["results"][0]["groups"][0].update(split=7),
-        lambda content: content["results"][0]["groups"][0].update(split=-1),
-        lambda content: content["results"][0]["groups"][0].update(order=[True, "hash"]),
-        lambda content: content["results"][0]["groups"][0]["runs"][0].update(name="../a.frames"),
-        lambda content: content["results"][0]["groups"][0]["runs"][0].update(records=3),
+        (("results",), [], "a piece is missing|has 10 of 20|have 0 of 20"),
+        (("results",), None, r"results is None; must be tuple"),
+        (("write",), 3, "not a part"),
+        (("covey_part",), 2, "not a part"),
+        (("results", 0), [{"piece": 0}], "results"),
+        ((*PIECE, "index"), 0, "belongs to two parts"),
+        ((*PIECE, "index"), True, r"results\[0\]\[0\].index is True; must be int"),
+        (
+            (*PIECE, "first"),
+            MISSING,
+            r"\[0\] is a dict of .*; must be a dict of index,",
+        ),
+        ((*PIECE, "payload"), {}, "payload"),
+        ((*PIECE, "split"), 1, "more than 1 splits"),
+        ((*RESULT, "strings"), [], "a class id has no string"),
+        ((*RESULT, "has_strings"), False, "a class id has no string"),
+        ((*RESULT, "strings", 0), "\ud800", r"strings\[0\] is .*; must be str"),
+        ((*RESULT, "has_keys"), [], "has_keys .* is empty"),
+        ((*RESULT, "inference", "found", 0, 1, "count"), "1", "count is '1'; must be int"),
+        ((*GROUP, "kind", "split"), 7, "more than 1 splits"),
+        ((*GROUP, "kind", "split"), -1, "more than 1 splits"),
+        ((*GROUP, "kind", "label"), "none", "'none'"),
+        ((*GROUP, "kind", "order", "by"), "size", "by is 'size'; must be Literal"),
+        ((*GROUP, "kind", "features"), {}, "kind.features: "),
+        ((*GROUP, "table"), [], "table"),
+        ((*RUN, "path"), "../a.frames", "the name of a run"),
+        ((*RUN, "records"), 3, "must have 120 bytes"),
+        ((*RUN, "checksum"), None, "a run has no checksum"),
+        ((*RUN, "checksum"), 1, "the checksum does not match"),
+        (("write", "options", "mode"), "none", "mode"),
+        (("write", "options", "shards"), -1, "write.options: .*shards"),
+        (("write", "inputs"), [], "it has 0 inputs"),
     ],
 )
-def test_content_of_a_part_is_not_trusted(tmp_path, change):
+def test_content_of_a_part_is_not_trusted(tmp_path, place, value, reason):
     """Content with a valid checksum is checked as well."""
-    files, _ = prepare_part(tmp_path)
-    (path,) = [file for file in files if file.name == "part.json"]
-    content = json.loads(path.read_text())
-    content.pop("content_checksum")
-    content.update(change) if isinstance(change, dict) else change(content)
-    content["content_checksum"] = content_checksum(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(FormatError):
+    prepare_part(tmp_path)
+    for path in tmp_path.glob("parts/birds/.covey-parts-*/*/part.json"):
+        content = json.loads(path.read_text())
+        content.pop("content_checksum")
+        parent = functools.reduce(lambda each, key: each[key], place[:-1], content)
+        if value is MISSING:
+            del parent[place[-1]]
+        else:
+            parent[place[-1]] = value
+        content["content_checksum"] = content_checksum(content)
+        path.write_text(json.dumps(content))
+    with pytest.raises(FormatError, match=reason) as caught:
         covey.commit(tmp_path / "parts" / "birds", progress=False)
+    assert ".covey-parts-" in str(caught.value.path)
     assert not (tmp_path / "parts" / "birds" / "dataset_info.json").exists()
+
+
+@pytest.mark.parametrize(
+    "value", [3, 0.5, float("inf"), b"\xff", np.float32(2), np.arange(4, dtype=">i2").reshape(2, 2)]
+)
+def test_defaults_of_parts(value):
+    stored = json.loads(json.dumps(to_json({"x": value}), allow_nan=False))
+    found = from_json(Mapping[str, typing.Any], stored, "defaults")["x"]
+    np.testing.assert_array_equal(found, value)
+    assert np.asarray(found).dtype == np.asarray(value).dtype
 
 
 def test_a_commit_that_fails_keeps_the_parts(tmp_path, monkeypatch):
@@ -998,7 +1042,7 @@ def test_a_commit_that_is_killed_before_it_removes_the_parts(tmp_path, monkeypat
     for part in (1, 2):
         write(NAMED, tmp_path, part=f"{part}/2", mode=mode, label="label")
     with monkeypatch.context() as patch:
-        patch.setattr(commit_parts, "_remove_parts", lambda *_: sys.exit(1))
+        patch.setattr(covey.writing.parts, "_remove_parts", lambda *_: sys.exit(1))
         with pytest.raises(SystemExit):
             covey.commit(tmp_path, progress=False)
     count = 200 if mode == "append" else 100

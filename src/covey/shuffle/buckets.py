@@ -17,6 +17,7 @@ class, then position   class id               bits 12 to 63 of the position
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._core import crc32c
 from covey.errors import FormatError
 from covey.shuffle.external_sort import Run
 from covey.shuffle.keys import ROW_DTYPE, ClassSizes, RecordOrder
@@ -42,6 +44,8 @@ _SCAN_ROWS = 1 << 20
 TABLE_DTYPE = np.dtype(
     [("major", "<i8"), ("minor", "<u8"), ("records", "<u8"), ("bytes", "<u8")]  # sorted by bucket
 )
+# The table on disk: records, bytes and the CRC of the rows up to the end of each bucket.
+_ENDS_DTYPE = np.dtype([*TABLE_DTYPE.descr, ("checksum", "<u8")])
 
 
 class Bucket(NamedTuple):
@@ -133,8 +137,10 @@ class RunFile:
     bytes: int
     storage_options: Mapping[str, Any] | None = None
     """Storage options, if the path is a URL."""
-    is_trusted: bool = True
-    """Whether this write has made it; the checksums of other frames are verified."""
+    checksum: int | None = None
+    """CRC of the table, if another write has made the run: then all its files are verified."""
+    strings: int | None = None
+    """Number of strings that the class ids of its rows refer to, if these are to be verified."""
 
     @property
     def files(self) -> tuple[str, str, str]:
@@ -153,9 +159,15 @@ def finish_run(run: Run, order: RecordOrder, bits: int) -> tuple[RunFile, NDArra
         rows = np.memmap(run.rows_path, ROW_DTYPE, "r", shape=(run.rows,))
     table = make_table(rows, order, bits)
     found = RunFile(str(run.path), run.rows, int(table["bytes"].sum()))
-    ends = table.copy()
+    ends = np.zeros(len(table), _ENDS_DTYPE)
+    for name in ("major", "minor"):
+        ends[name] = table[name]
     for name in ("records", "bytes"):
         ends[name] = np.cumsum(table[name])
+    data, checksum = memoryview(rows.view(np.uint8)), 0
+    offsets = [0, *(ends["records"] * ROW_DTYPE.itemsize).tolist()]
+    for at, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        ends["checksum"][at] = checksum = crc32c(data[begin:end], checksum)
     ends.tofile(found.files[2])
     return found, table, int(rows["length"].max()) if run.rows else 0
 
@@ -190,7 +202,7 @@ class RunReader:
         """
         begin = _bisect(self._table, first, bisect.bisect_left)
         end = _bisect(self._table, last, bisect.bisect_right)
-        (row, offset), (last_row, last_offset) = (
+        (row, offset, crc), (last_row, last_offset, last_crc) = (
             _ends_before(self._table, at) if at else self._before for at in (begin, end)
         )
         run, (data_path, rows_path, table_path) = self.run, self.run.files
@@ -198,6 +210,8 @@ class RunReader:
             raise FormatError("the buckets are not those of its records", path=table_path)
         size = ROW_DTYPE.itemsize
         rows = _read_at(run, rows_path, row * size, (last_row - row) * size)
+        if run.checksum is not None and crc32c(rows, crc) != last_crc:
+            raise FormatError("the checksum of its rows does not match", path=rows_path)
         return rows, _read_at(run, data_path, offset, last_offset - offset) if frames else b""
 
 
@@ -206,10 +220,10 @@ def _bisect(table: NDArray[Any], bucket: Bucket, search: Callable[..., int]) -> 
     return search(range(len(table)), bucket, key=lambda at: key_of(table[at]))
 
 
-def _ends_before(table: NDArray[Any], at: int) -> tuple[int, int]:
-    """Return the records and the bytes before a bucket."""
-    row = table[at - 1] if at else np.zeros((), TABLE_DTYPE)
-    return int(row["records"]), int(row["bytes"])
+def _ends_before(table: NDArray[Any], at: int) -> tuple[int, int, int]:
+    """Return the records, the bytes and the CRC of the rows before a bucket."""
+    row = table[at - 1] if at else np.zeros((), _ENDS_DTYPE)
+    return int(row["records"]), int(row["bytes"]), int(row["checksum"])
 
 
 def _open_ends(run: RunFile) -> NDArray[Any]:
@@ -220,21 +234,33 @@ def _open_ends(run: RunFile) -> NDArray[Any]:
     else:
         size = os.path.getsize(path)
         data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
-    if len(data) % TABLE_DTYPE.itemsize:
+    if len(data) % _ENDS_DTYPE.itemsize:
         raise FormatError(f"it has {len(data):,} bytes; it is not a table of buckets", path=path)
-    table: NDArray[Any] = data.view(TABLE_DTYPE)
-    if _ends_before(table, len(table)) != (run.records, run.bytes):
+    table: NDArray[Any] = data.view(_ENDS_DTYPE)
+    if _ends_before(table, len(table))[:2] != (run.records, run.bytes):
         raise FormatError(f"the buckets do not have {run.records:,} records", path=path)
     return table
 
 
 def read_table(run: RunFile) -> NDArray[Any]:
-    """Return the table of a run."""
-    table = np.array(_open_ends(run))
+    """Return the table of a run.
+
+    Raises:
+        FormatError: If it is not the table of the run.
+    """
+    ends = _open_ends(run)
+    if run.checksum is not None and crc32c(ends.tobytes()) != run.checksum:
+        raise FormatError("the checksum does not match", path=run.files[2])
+    table = np.zeros(len(ends), TABLE_DTYPE)
+    for name in ("major", "minor"):
+        table[name] = ends[name]
     for name in ("records", "bytes"):
-        table[name] = np.diff(table[name], prepend=np.uint64(0))
-    if int(table["records"].sum()) != run.records or int(table["bytes"].sum()) != run.bytes:
-        raise FormatError(f"the buckets do not have {run.records:,} records", path=run.files[2])
+        table[name] = np.diff(ends[name], prepend=np.uint64(0))
+    major, minor = table["major"], table["minor"]
+    is_after = (major[1:] > major[:-1]) | ((major[1:] == major[:-1]) & (minor[1:] > minor[:-1]))
+    sizes = ((table["records"], run.records), (table["bytes"], run.bytes))
+    if not is_after.all() or any(each.max(initial=0) > total for each, total in sizes):
+        raise FormatError("the buckets are not sorted", path=run.files[2])
     return table
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from covey._progress import Progress
 from covey.engines.pools import Shared
 from covey.engines.tasks import Task, run_tasks
-from covey.errors import DuplicateKeyError
+from covey.errors import DuplicateKeyError, FormatError
 from covey.index import IndexWriter
 from covey.index.format import Shard
 from covey.labels import Classes
@@ -131,7 +131,8 @@ class DistributedRecords:
         ]
         result: ShardResult
         for _, result in self._run(tasks):
-            assert result.info is not None
+            if result.info is None:  # the longest record of a part is not that of its content
+                raise FormatError(f"shard {result.shard + 1} of {len(planned)} has no records")
             index.write_at(records_before + result.first, result.rows)
             shards[result.shard] = result.info
             images.append(result.images)

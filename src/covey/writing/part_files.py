@@ -10,29 +10,35 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from covey._locks import remove_unlocked
+from covey._files import sync
+from covey._locks import locked_directory, remove_unlocked
+from covey._text import list_names
 from covey.dataset_info import DatasetInfo
-from covey.errors import CoveyError
+from covey.errors import CoveyError, DatasetError
 from covey.filenames import INFO_FILE
 from covey.index import IndexMetadata, index_names
 from covey.storage import Storage
+from covey.urls import shown
+from covey.writing.scratch import local_copy
 
 PART_FILE = "part.json"
 PARTS_PREFIX = ".covey-parts-"
+MAX_PARTS = 100_000
+_NAME = re.compile(r"(\d{5,9})-of-(\d{5,9})-\d{20}-[0-9a-f]{8}")
+_MAX_NAMED = 10
 
 
 def parts_directory(splits: Sequence[str]) -> str:
     """Return the name of the directory of the parts of splits."""
     return f"{PARTS_PREFIX}{'+'.join(splits)}"
-
-
-def temporary_run(name: str) -> str:
-    """Return the name of the directory of a run that is not complete."""
-    return f".{name}.tmp"
 
 
 def find_parts(storage: Storage, root: str, files: str = "**") -> list[str]:
@@ -63,6 +69,115 @@ def list_runs(storage: Storage, location: str) -> list[str]:
         return []
     found = [file[len(location) :].strip("/").split("/") for file in files]
     return sorted(each[0] for each in found if len(each) == 2 and each[1] == PART_FILE)
+
+
+def find_one(storage: Storage, path: str, split: str | None) -> str:
+    """Return the directory of the parts of a dataset."""
+    root = storage.clean(path)
+    names = find_parts(storage, root, f"*/{PART_FILE}")
+    by_splits = {name: name[len(PARTS_PREFIX) :].split("+") for name in names}
+    matching = [name for name, splits in by_splits.items() if split is None or split in splits]
+    if len(matching) == 1:
+        return storage.join(root, matching[0])
+    if not matching:
+        raise DatasetError(
+            "there are no parts" + ("" if split is None else f" of split {split!r}"),
+            path=shown(path),
+            remedy="write them with `covey write SOURCE TARGET --part K/N`",
+        )
+    splits = sorted({each for name in matching for each in by_splits[name]})
+    raise DatasetError(
+        f"there are parts of several writes, of the splits {list_names(splits)}",
+        path=shown(path),
+        remedy=f"pass split={splits[0]!r} to commit one of them",
+    )
+
+
+@dataclass(frozen=True)
+class Part:
+    """A complete run of a part."""
+
+    number: int
+    total: int
+    name: str
+    location: str
+
+    @property
+    def file(self) -> str:
+        """The file that completes it."""
+        return f"{self.location}/{PART_FILE}"
+
+
+def find_last_runs(
+    storage: Storage, location: str, removed: Sequence[str]
+) -> tuple[list[Part], tuple[str, ...]]:
+    """Return the last run of each part, in order, and notes about parts that were run again.
+
+    Args:
+        storage: Storage of the parts.
+        location: Directory of the parts.
+        removed: Names of runs that were committed before, for the error.
+
+    Raises:
+        DatasetError: If a part is missing.
+    """
+    names = filter(_NAME.fullmatch, list_runs(storage, location))  # in the order of their tokens
+    found = [
+        Part(int(name.split("-")[0]), int(name.split("-")[2]), name, storage.join(location, name))
+        for name in names
+    ]
+    shown_path = shown(location)
+    if not found:
+        raise DatasetError("no part is complete", path=shown_path)
+    counts = Counter((part.total, part.number) for part in found)
+    totals = sorted({part.total for part in found})
+    if len(totals) > 1:
+        listed = (
+            f"{_listed(sorted(number for each, number in counts if each == total))} of {total}"
+            for total in totals
+        )
+        raise DatasetError(
+            f"there are parts of different numbers of parts: {'; '.join(listed)}",
+            path=shown_path,
+            remedy="remove the parts of one of them",
+        )
+    (total,) = totals
+    by_number = {part.number: part for part in found}
+    missing = [number for number in range(1, total + 1) if number not in by_number]
+    if missing:
+        before = sorted({int(name.partition("-")[0]) for name in removed})
+        raise DatasetError(
+            f"{_listed(missing)} of {total} {'is' if len(missing) == 1 else 'are'} missing"
+            + (f"; {_listed(before)} of an earlier run were committed before" if before else ""),
+            path=shown_path,
+            remedy=f"run `covey write SOURCE TARGET --part {missing[0]}/{total}`",
+        )
+    repeated = sorted(number for (_, number), count in counts.items() if count > 1)
+    notes = (f"{_listed(repeated)} of {total}: the last run is used",) * bool(repeated)
+    return [by_number[number] for number in range(1, total + 1)], notes
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown_numbers = ", ".join(map(str, numbers[:_MAX_NAMED]))
+    more = len(numbers) - _MAX_NAMED
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"part{'s' * (len(numbers) > 1)} {shown_numbers}{rest}"
+
+
+def parse_part(part: str) -> tuple[int, int]:
+    """Return the number of a part, from 1, and the number of parts.
+
+    Raises:
+        DatasetError: If it is not of this form.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part) if isinstance(part, str) else None
+    if match is not None and 1 <= int(match[1]) <= int(match[2]) <= MAX_PARTS:
+        return int(match[1]), int(match[2])
+    raise DatasetError(
+        option="part",
+        found=part,
+        allowed=f"'K/N', with K from 1 to N and N at most {MAX_PARTS:,}",
+    )
 
 
 def find_committed(storage: Storage, root: str, name: str) -> set[str]:
@@ -136,3 +251,64 @@ def remove_parts(storage: Storage, location: str) -> None:
         # A run is incomplete without its last file.
         storage.remove([file for file in files if storage.name(file) == PART_FILE])
         storage.remove(files)
+
+
+@contextlib.contextmanager
+def new_run(storage: Storage, location: str, number: int, total: int) -> Iterator[Path]:
+    """Yield a local directory for a run of a part; publish its files at the end of the block.
+
+    Earlier runs of the part are removed then.
+
+    Args:
+        storage: Storage of the parts.
+        location: Directory of the parts.
+        number: Number of the part.
+        total: Number of parts.
+    """
+    prefix = f"{number:05d}-of-{total:05d}-"
+    name = f"{prefix}{time.time_ns():020d}-{secrets.token_hex(4)}"
+    # The clocks of nodes differ: an earlier run may have a later name.
+    earlier = {each for each in list_runs(storage, location) if each.startswith(prefix)}
+    remove_killed(storage, location, prefix)
+    if storage.is_remote:
+        with local_copy("part") as directory:
+            yield directory
+            files = sorted(path for path in directory.rglob("*") if path.is_file())
+            files.sort(key=lambda each: each.name == PART_FILE)  # the last one completes the part
+            for path in files:
+                relative = f"{name}/{path.relative_to(directory).as_posix()}"
+                storage.upload(str(path), storage.join(location, relative))
+    else:
+        with _local_run(Path(location), name) as directory:
+            yield directory
+    for old in list_runs(storage, location):
+        if old in earlier or (old.startswith(prefix) and old < name):
+            remove_parts(storage, storage.join(location, old))
+
+
+@contextlib.contextmanager
+def _local_run(parent: Path, name: str) -> Iterator[Path]:
+    is_new = not parent.parent.exists()
+    parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked_directory(parent / f".{name}.tmp") as temporary:
+            try:
+                yield temporary
+                for file in temporary.rglob("*"):
+                    sync(file)
+                sync(temporary)
+                temporary.rename(parent / name)
+                sync(parent)
+            except FileNotFoundError as error:
+                if temporary.exists():
+                    raise
+                raise DatasetError(
+                    "the parts were committed or removed while this part was written",
+                    path=parent,
+                ) from error
+    except BaseException:
+        with contextlib.suppress(OSError):  # it has other parts
+            parent.rmdir()
+            if is_new:
+                parent.parent.rmdir()
+        raise

@@ -1,422 +1,385 @@
-"""The content of parts as JSON; see :mod:`covey.writing.parts`. None of it is trusted."""
+"""The content of parts as JSON; see :mod:`covey.writing.parts`. None of it is trusted.
+
+:func:`to_json` and :func:`from_json` convert dataclasses by the types of their fields. The tables
+of runs are in files of their own.
+"""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import json
+import functools
+import inspect
+import math
 import os
-import re
+import types
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covey._core import crc32c
 from covey.errors import CoveyError, DatasetError, FormatError
-from covey.index.format import fingerprint
+from covey.index.format import content_checksum, fingerprint
 from covey.labels import Classes
-from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.infer import Inference
+from covey.schema.infer import Path as FeaturePath
 from covey.schema.json import features_from_json, features_to_json
 from covey.schema.lattice import Seen
-from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, make_table, read_table
-from covey.shuffle.keys import ROW_DTYPE, RecordOrder
+from covey.schema.types import Feature
+from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, read_table
+from covey.shuffle.keys import ROW_DTYPE
 from covey.storage import Storage
-from covey.untrusted import check_name
-from covey.writing.hold_out import HoldOut
+from covey.untrusted import brief, check_path, parse_json, parsing
 from covey.writing.inputs import Input
-from covey.writing.map_stage import GroupRuns, MapResult
-from covey.writing.options import WriteOptions, WriteSchema
-from covey.writing.order import RecordGroup
-from covey.writing.part_files import PART_FILE
+from covey.writing.map_stage import MapResult
+from covey.writing.options import DEFAULT_MEMORY_LIMIT, WriteOptions, WriteSchema
+from covey.writing.part_files import Part
 from covey.writing.pieces import Piece, source_files
 
-FORMAT_VERSION = 2
-MAX_PARTS = 100_000
-# These options do not change what a part contains.
-_LOCAL_OPTIONS = ("memory_limit", "workers")
+FORMAT_VERSION = 3
 _MAX_FINGERPRINTS = 1000
 
 
-@dataclass(frozen=True)
-class PartRun:
-    """A complete run of a part."""
-
-    number: int
-    total: int
-    name: str
-    location: str
-    content: Mapping[str, Any]
+# Values.
 
 
-def parse_part(part: str) -> tuple[int, int]:
-    """Return the number of a part, from 1, and the number of parts.
+def to_json(value: Any) -> Any:
+    """Return a value for ``json.dumps``: a dataclass is a dict of its fields.
 
-    >>> parse_part("3/64")
-    (3, 64)
+    Characters that UTF-8 lacks, as in the names of some files, are escaped.
 
     Raises:
-        DatasetError: If it is not of this form.
+        TypeError: If a value is of another type.
     """
-    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part) if isinstance(part, str) else None
-    if match is not None and 1 <= int(match[1]) <= int(match[2]) <= MAX_PARTS:
-        return int(match[1]), int(match[2])
-    raise DatasetError(
-        option="part",
-        found=part,
-        allowed=f"'K/N', with K from 1 to N and N at most {MAX_PARTS:,}",
-    )
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case float() if math.isfinite(value):
+            return float(value)
+        case bytes():
+            return {"__bytes__": base64.b64encode(value).decode()}
+        case Features():
+            return features_to_json(value)
+        case Feature():
+            return features_to_json(Features({"value": value}))
+        case Inference():
+            return {"count": value.count, "found": to_json(value.found)}
+        case Mapping() if all(isinstance(key, str) for key in value):
+            return {to_json(key): to_json(each) for key, each in value.items()}
+        case Mapping():
+            return [[to_json(key), to_json(each)] for key, each in value.items()]
+        case list() | tuple():
+            return [to_json(each) for each in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: to_json(getattr(value, name)) for name in _fields(type(value))}
+    array = np.asarray(value)
+    if array.dtype == TABLE_DTYPE:
+        return None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{type(value).__name__} is not supported")
+    data = base64.b64encode(array.tobytes()).decode()
+    return {"__array__": data, "dtype": array.dtype.str, "shape": list(array.shape)}
 
 
-def write_to_json(
+def from_json(kind: Any, content: Any, name: str) -> Any:
+    """Return the value of :func:`to_json`.
+
+    Args:
+        kind: Type of the value, as in an annotation. For ``Any``, tuples become lists.
+        content: The result of ``json.loads``.
+        name: Name of the value, for errors.
+
+    Raises:
+        FormatError: If the content is not of this type.
+    """
+    fields = _fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    is_list, is_dict = isinstance(content, list), isinstance(content, dict)
+    if kind is Any:
+        return _any_from_json(content)
+    if kind in (Features, Feature):
+        with _naming(name):
+            found = features_from_json(content, name)
+        return found if kind is Features else found["value"]
+    if kind is Inference and is_dict:
+        inference = Inference()
+        inference.count = from_json(int, content["count"], f"{name}.count")
+        inference.found = from_json(dict[FeaturePath, Seen], content["found"], f"{name}.found")
+        return inference
+    if origin in (Union, types.UnionType):
+        rest = [each for each in members if each is not types.NoneType]
+        if content is None and len(rest) < len(members):
+            return None
+        if len(rest) == 1 or type(content) in rest:
+            return from_json(rest[0] if len(rest) == 1 else type(content), content, name)
+    elif origin is np.ndarray and content is None:
+        return np.zeros(0, TABLE_DTYPE)
+    elif kind in (bool, int, float, str) and type(content) is kind:
+        if kind is not str or content.encode(errors="replace").decode() == content:
+            return content
+    elif origin is Literal and content in members:
+        return content
+    elif origin in (tuple, Sequence) and is_list:
+        kinds = members if members[1:] not in ((), (...,)) else members[:1] * len(content)
+        return tuple(
+            from_json(each, value, f"{name}[{at}]")
+            for at, (each, value) in enumerate(zip(kinds, content, strict=True))
+        )
+    elif origin in (dict, Mapping) and (is_list or is_dict):
+        pairs = content.items() if is_dict else content
+        own, other = members
+        return {from_json(own, a, f"a key of {name}"): from_json(other, b, name) for a, b in pairs}
+    elif fields is not None and is_dict and content.keys() == fields.keys():
+        values = {
+            field: from_json(own, content[field], f"{name}.{field}")
+            for field, own in fields.items()
+        }
+        with _naming(name):
+            return kind(**values)
+    expected = f"a dict of {', '.join(fields)}" if fields else inspect.formatannotation(kind)
+    raise FormatError(f"{name} is {brief(content)}; must be {expected}")
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Raise FormatError with the name of a value for any error of covey."""
+    try:
+        yield
+    except CoveyError as error:
+        error.path = name
+        raise FormatError(str(error)) from None
+
+
+def _any_from_json(content: Any) -> Any:
+    match content:
+        case list():
+            return [_any_from_json(each) for each in content]
+        case {"__bytes__": text}:
+            return base64.b64decode(text, validate=True)
+        case {"__array__": text, "dtype": str(name), "shape": shape}:
+            dtype = np.dtype(name)
+            return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(shape)[()]
+        case dict():
+            return {key: _any_from_json(each) for key, each in content.items()}
+    return content
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.init}
+
+
+# Parts.
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """The files or the examples of a source of a write, by which parts are compared."""
+
+    bytes: int
+    """Bytes of its files."""
+    fingerprint: int
+    """CRC of the fingerprints of its files."""
+    first_and_last_example_crc: int | None
+    """CRC of these examples, if the source is in memory."""
+
+
+@dataclass(frozen=True)
+class PartWrite:
+    """What all parts of a write have in common."""
+
+    options: WriteOptions
+    joined: Input
+    """The schema of all splits."""
+    inputs: tuple[Input, ...]
+    """Input of each split, without examples."""
+    sources: tuple[SourceState, ...]
+    """The sources of all inputs."""
+    dataset: WriteSchema
+    """What follows from the dataset before the write."""
+    columns: tuple[Features, str | None, tuple[str, ...]] | None
+    """Features, label and label strings of columns."""
+
+
+def common_write(
     options: WriteOptions,
     joined: Input,
     inputs: Sequence[Input],
     schema: WriteSchema,
     classes: Classes | None,
-    bits: int,
-    checksums: Sequence[Sequence[int | None]],
-) -> dict[str, Any]:
+    checksums: Sequence[int | None],
+) -> PartWrite:
     """Return what all parts of a write have in common.
 
     Args:
-        options: Options of the write.
+        options: Options of the write. Some of them do not change what a part contains.
         joined: The schema of all splits.
         inputs: Input of each split.
         schema: Features and label of the dataset.
         classes: Classes of columns.
-        bits: Bits of the hash that number a bucket.
-        checksums: CRC of the first and the last example of each source of each input, if it is in
-            memory.
+        checksums: CRC of the first and the last example of each source, if it is in memory.
     """
-    fields = {
-        each.name: getattr(options, each.name)
-        for each in dataclasses.fields(options)
-        if each.name not in ("features", "hold_out", *_LOCAL_OPTIONS)
-    }
-    held_out = None if options.hold_out is None else dataclasses.asdict(options.hold_out)
-    content = {
-        "options": {**fields, "defaults": dict(options.defaults)},
-        "features": None if options.features is None else features_to_json(options.features),
-        "hold_out": held_out,
-        "bits": bits,
-        "schema": {
-            "features": None if joined.features is None else features_to_json(joined.features),
-            "label": joined.label,
-            "class_names": joined.class_names,
-            "adds_classes": joined.adds_classes,
-        },
-        "dataset": schema_to_json(schema),
-        "sources": [
-            [_source_to_json(*part) for part in zip(each.parts, own, strict=True)]
-            for each, own in zip(inputs, checksums, strict=True)
-        ],
-        "classes": None
-        if classes is None
-        else {
-            "features": features_to_json(classes.features),
-            "label": classes.label,
-            "strings": classes.strings,
-        },
-    }
+    columns = None
+    if classes is not None:
+        columns = (classes.features, classes.label, classes.strings or ())
+    parts = [part for each in inputs for part in each.parts]
+    return PartWrite(
+        replace(options, memory_limit=DEFAULT_MEMORY_LIMIT, workers=None),
+        replace(_without_examples(joined), length=None, sources=()),
+        tuple(map(_without_examples, inputs)),
+        tuple(map(_state_of, parts, checksums)),
+        schema,
+        columns,
+    )
+
+
+def _without_examples(examples: Input) -> Input:
+    path = examples.path
+    if path is not None and os.path.lexists(path):  # neither a URL nor the name of a function
+        path = os.path.abspath(path)
+    return replace(
+        examples,
+        path=path,
+        columns=None if examples.columns is None else {},
+        items=None,
+        sources=tuple(map(_without_examples, examples.sources)),
+    )
+
+
+def _state_of(part: Input, checksum: int | None) -> SourceState:
+    files = source_files(part)
+    marks = np.array([fingerprint(file) for file in files[:_MAX_FINGERPRINTS]], "<u4")
+    return SourceState(sum(map(os.path.getsize, files)), crc32c(marks), checksum)
+
+
+PartResults = tuple[tuple[Piece, MapResult], ...]
+
+
+def part_to_json(
+    number: int, total: int, write: PartWrite, results: PartResults, directory: Path
+) -> dict[str, Any]:
+    """Return the content of a part, whose runs are in a directory.
+
+    Raises:
+        DatasetError: If an option is not a value of JSON.
+    """
+
+    def relative(run: RunFile) -> RunFile:
+        path = Path(run.path).relative_to(directory).as_posix()
+        return replace(run, path=path, checksum=crc32c(Path(run.files[2]).read_bytes()))
+
+    stored = []
+    for piece, result in results:
+        groups = (replace(each, runs=tuple(map(relative, each.runs))) for each in result.groups)
+        stored.append((replace(piece, payload=None), replace(result, groups=tuple(groups))))
     try:
-        return json.loads(json.dumps(content, default=_to_json))  # type: ignore[no-any-return]
-    except (TypeError, ValueError) as error:
+        content = {
+            "covey_part": FORMAT_VERSION,
+            "part": number,
+            "parts": total,
+            "write": to_json(write),
+            "results": to_json(stored),
+        }
+    except TypeError as error:
         raise DatasetError(
             f"the options of a part must be values of JSON: {error}", option="part"
         ) from None
+    return {**content, "content_checksum": content_checksum(content)}
 
 
-def _to_json(value: Any) -> Any:
-    """Return a default that JSON lacks a type for: bytes, or an array of numbers."""
-    if isinstance(value, bytes):
-        return {"__bytes__": base64.b64encode(value).decode()}
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
-        data = base64.b64encode(value.tobytes()).decode()
-        return {"__array__": data, "dtype": value.dtype.str, "shape": value.shape}
-    raise TypeError(f"{type(value).__name__} is not supported")
+def read_content(storage: Storage, part: Part) -> dict[str, Any]:
+    """Return the JSON of a part.
+
+    Raises:
+        FormatError: If it is not this part.
+    """
+    content = parse_json(storage.read(part.file), part.file)
+    is_valid = (
+        isinstance(content, dict)
+        and content.get("covey_part") == FORMAT_VERSION
+        and content.pop("content_checksum", None) == content_checksum(content)
+        and isinstance(content.get("write"), dict)
+    )
+    if not is_valid or (content.get("part"), content.get("parts")) != (part.number, part.total):
+        raise FormatError("it is not a part of this version of covey", path=part.file)
+    return content  # type: ignore[no-any-return]
 
 
-def _from_json(value: Any) -> Any:
-    """Return the default of :func:`_to_json`."""
-    if isinstance(value, list):
-        return [_from_json(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if "__bytes__" in value:
-        return base64.b64decode(value["__bytes__"])
-    if "__array__" in value:
-        found = np.frombuffer(base64.b64decode(value["__array__"]), np.dtype(value["dtype"]))
-        return found.reshape(value["shape"])[()]
-    return {name: _from_json(each) for name, each in value.items()}
-
-
-def schema_to_json(schema: WriteSchema) -> dict[str, Any]:
-    """Return the schema that follows from the dataset before the write."""
-    features = [schema.features, schema.fallback]
-    return {
-        "features": [None if each is None else features_to_json(each) for each in features],
-        "label": schema.label,
-        "known_classes": list(schema.known_classes),
-        "strings_to_classes": schema.strings_to_classes,
-    }
-
-
-def _source_to_json(part: Input, checksum: int | None) -> dict[str, Any]:
-    """Return the identity of a source: its path and length, and that of its files or examples."""
-    files = source_files(part)
-    path = part.path
-    if path is not None and os.path.lexists(path):  # neither a URL nor the name of a function
-        path = os.path.abspath(path)
-    marks = [fingerprint(file) for file in files[:_MAX_FINGERPRINTS]]
-    return {
-        "path": path,
-        "examples": part.length,
-        "bytes": sum(map(os.path.getsize, files)),
-        "fingerprint": crc32c(np.array(marks, "<u4")),
-        "first_and_last_example_crc": checksum,
-    }
-
-
-def write_from_json(
-    part: PartRun, memory_limit: int | None
-) -> tuple[WriteOptions, Input, list[Input], Classes | None, int]:
-    """Return the options, the schema of the source, the inputs and the classes of columns."""
-    name = f"{part.location}/{PART_FILE}"
-    with parsing(name):
-        content = part.content["write"]
-        fields = dict(content["options"])
-        fields["more_splits"] = tuple(fields["more_splits"])
-        fields["defaults"] = _from_json(fields["defaults"])
-        if content["features"] is not None:
-            fields["features"] = features_from_json(content["features"], name)
-        if content["hold_out"] is not None:
-            fields["hold_out"] = HoldOut(**content["hold_out"])
-        if memory_limit is not None:
-            fields["memory_limit"] = memory_limit
-        options = WriteOptions(**fields)
-        schema = content["schema"]
-        known = schema["features"]
-        class_names = schema["class_names"]
-        joined = Input(
-            columns=None if content["classes"] is None else {},
-            features=None if known is None else features_from_json(known, name),
-            label=schema["label"],
-            class_names=class_names
-            and {key: tuple(map(str, names)) for key, names in class_names.items()},
-            adds_classes=bool(schema["adds_classes"]),
-        )
-        inputs = [
-            Input(
-                sources=tuple(
-                    Input(path=each["path"], length=each["examples"], number=number)
-                    for number, each in enumerate(sources)
-                )
-            )
-            if len(sources) > 1
-            else Input(path=sources[0]["path"], length=sources[0]["examples"])
-            for sources in content["sources"]
-        ]
-        columns = None
-        if content["classes"] is not None:
-            columns = Classes(
-                features_from_json(content["classes"]["features"], name),
-                content["classes"]["label"],
-                content["classes"]["strings"] or (),
-            )
-        return options, joined, inputs, columns, int(content["bits"])
-
-
-def result_to_json(piece: Piece, result: MapResult, directory: Path) -> dict[str, Any]:
-    """Return the result of a piece as values of JSON; paths are relative to the directory."""
-    return {
-        "piece": piece.index,
-        "split": piece.split,
-        "first": piece.first,
-        "begin": piece.begin,
-        "path": piece.path,
-        "examples": piece.count,
-        "has_keys": {str(split): has_keys for split, has_keys in result.has_keys.items()},
-        "strings": result.strings,
-        "has_strings": result.has_strings,
-        "inference": None if result.inference is None else _inference_to_json(result.inference),
-        "skipped": [[[each.record, each.reason] for each in split] for split in result.skipped],
-        "rounding": result.rounding,
-        "groups": [
-            {
-                "features": features_to_json(group.kind.features),
-                "split": group.kind.split,
-                "label": group.kind.label,
-                "order": [group.kind.order.by_class, group.kind.order.by],
-                "runs": [
-                    {
-                        "name": Path(run.path).relative_to(directory).as_posix(),
-                        "records": run.records,
-                        "bytes": run.bytes,
-                        "rows_checksum": crc32c(Path(run.files[1]).read_bytes()),
-                    }
-                    for run in group.runs
-                ],
-            }
-            for group in result.groups
-        ],
-    }
-
-
-def result_from_json(
-    content: Mapping[str, Any],
-    part: PartRun,
-    splits: int,
-    bits: int,
-    storage: Storage,
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[Piece, MapResult]:
-    """Return the result of :func:`result_to_json`, whose runs are compared with their files.
-
-    Args:
-        content: Values of JSON.
-        part: The part.
-        splits: Number of splits of the write.
-        bits: Bits of the hash that number a bucket.
-        storage: Storage of the part.
-        storage_options: Options of the storage.
+def load_write(storage: Storage, part: Part) -> PartWrite:
+    """Return what a part has in common with the others.
 
     Raises:
         FormatError: If it is not valid.
     """
-    name = f"{part.location}/{PART_FILE}"
-    with parsing(name):
-        strings = tuple(map(str, content["strings"]))
-        groups = []
-        for group in content["groups"]:
-            by_class, by = group["order"]
-            kind = RecordGroup(
-                features_from_json(group["features"], name),
-                _in_range(group["split"], splits),
-                group["label"],
-                RecordOrder(bool(by_class), by),
-            )
-            runs = [
-                _check_run(storage, part.location, each, kind, bits, len(strings), storage_options)
-                for each in group["runs"]
-            ]
-            table = add_tables([np.zeros(0, TABLE_DTYPE), *(table for _, table, _ in runs)])
-            longest = max((longest for *_, longest in runs), default=0)
-            groups.append(GroupRuns(kind, tuple(run for run, *_ in runs), table, longest))
-        inference = content["inference"]
-        result = MapResult(
-            int(content["piece"]),
-            tuple(groups),
-            int(content["examples"]),
-            {int(split): bool(has_keys) for split, has_keys in content["has_keys"].items()},
-            strings,
-            bool(content["has_strings"]),
-            None if inference is None else _inference_from_json(inference, name),
-            skipped=tuple(
-                tuple(SkippedRecord(int(record), str(reason)) for record, reason in split)
-                for split in content["skipped"][:splits]
-            ),
-            rounding={
-                str(feature): (int(rounded), int(total))
-                for feature, (rounded, total) in content["rounding"].items()
-            },
-        )
-        piece = Piece(
-            int(content["piece"]),
-            _in_range(content["split"], splits),
-            int(content["first"]),
-            content["path"],
-            int(content["examples"]),
-            begin=int(content["begin"]),
-            is_local=True,
-        )
-    return piece, result
+    with parsing(part.file):
+        write: PartWrite = from_json(PartWrite, read_content(storage, part)["write"], "write")
+        if len(write.inputs) not in (1, len(write.options.splits)):
+            raise ValueError(f"it has {len(write.inputs)} inputs")
+        return write
 
 
-def _inference_to_json(inference: Inference) -> dict[str, Any]:
-    """Return an inference, without its defaults, as values of JSON."""
-    features = []
-    for path, seen in inference.found.items():
-        fields = {each.name: getattr(seen, each.name) for each in dataclasses.fields(seen)}
-        fields["feature"] = features_to_json(Features({"value": seen.feature}))
-        features.append({**fields, "path": path})
-    return {"count": inference.count, "features": features}
+def load_results(
+    storage: Storage, part: Part, splits: int, storage_options: Mapping[str, Any] | None
+) -> PartResults:
+    """Return the results of the pieces of a part, with the tables of their runs.
+
+    The sizes of the files of a run are checked, and its table; tasks verify what they read.
+
+    Raises:
+        FormatError: If they are not valid.
+    """
+    with parsing(part.file):
+        content = read_content(storage, part)["results"]
+        found = []
+        for piece, result in from_json(PartResults, content, "results"):
+            kinds = [group.kind for group in result.groups]
+            used = [piece.split, *(kind.split for kind in kinds), *result.has_keys]
+            if any(not 0 <= split < splits for split in used) or len(result.skipped) > splits:
+                raise ValueError(f"piece {piece.index} has more than {splits} splits")
+            if kinds and not result.has_keys:
+                raise ValueError(f"has_keys of piece {piece.index} is empty")
+            strings = len(result.strings) if result.has_strings else 0
+            groups = []
+            for group in result.groups:
+                has_strings = group.kind.has_provisional_ids
+                runs = tuple(
+                    replace(
+                        _find_run(storage, part.location, run),
+                        storage_options=storage_options,
+                        strings=strings if has_strings else None,
+                    )
+                    for run in group.runs
+                )
+                table = add_tables([group.table, *map(read_table, runs)])
+                groups.append(replace(group, runs=runs, table=table))
+            found.append((piece, replace(result, groups=tuple(groups))))
+        return tuple(found)
 
 
-def _inference_from_json(content: Mapping[str, Any], name: str) -> Inference:
-    """Return the inference of :func:`_inference_to_json`."""
-    inference = Inference()
-    inference.count = int(content["count"])
-    for each in content["features"]:
-        fields = dict(each)
-        path = tuple(map(str, fields.pop("path")))
-        fields["feature"] = features_from_json(fields["feature"], name)["value"]
-        inference.found[path] = Seen(**fields)
-    return inference
-
-
-@contextmanager
-def parsing(name: str) -> Iterator[None]:
-    """Raise FormatError for content that is not that of a part."""
-    try:
-        yield
-    except CoveyError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"it is not a part: {type(error).__name__}: {error}", path=name) from None
-
-
-def _in_range(value: Any, end: int) -> int:
-    if type(value) is not int or not 0 <= value < end:
-        raise ValueError(f"{value!r} is not a split")
-    return value
-
-
-def _check_run(
-    storage: Storage,
-    location: str,
-    listed: Mapping[str, Any],
-    kind: RecordGroup,
-    bits: int,
-    strings: int,
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[RunFile, NDArray[Any], int]:
-    """Return a run whose files are those that are listed, its table, and its longest record."""
+def _find_run(storage: Storage, location: str, run: RunFile) -> RunFile:
+    """Return a run of a part with its path, after the sizes of its files are compared."""
+    check_path(run.path, "the name of a run")
+    if run.checksum is None:
+        raise ValueError("a run has no checksum")
     path = location
-    for component in str(listed["name"]).split("/"):
-        check_name(component, "the name of a run")
+    for component in run.path.split("/"):
         path = storage.join(path, component)
         if not storage.is_remote and os.path.islink(path):
             raise FormatError("it is a symbolic link", path=path)
-    run = RunFile(
-        path,
-        int(listed["records"]),
-        int(listed["bytes"]),
-        storage_options=storage_options,
-        is_trusted=False,
-    )
-    frames, rows_path, table_path = run.files
-    expected = (run.bytes, run.records * ROW_DTYPE.itemsize)
-    states = storage.stat([frames, rows_path])
-    for file, found, wanted in zip((frames, rows_path), states, expected, strict=True):
-        if found is None or found.size != wanted:
-            state = "is missing" if found is None else f"has {found.size:,} bytes"
-            raise FormatError(f"the file {state}; must have {wanted:,} bytes", path=file)
-    with storage.open_stream(rows_path) as stream:
-        data = stream.read()
-    if crc32c(data) != listed["rows_checksum"]:
-        raise FormatError("the checksum does not match", path=rows_path)
-    rows = np.frombuffer(data, ROW_DTYPE)
-    table = read_table(run)
-    if not np.array_equal(table, make_table(rows, kind.order, bits)):
-        raise FormatError("the buckets are not those of its records", path=table_path)
-    labels = rows["label"]
-    if kind.has_provisional_ids and len(rows) and not 0 <= labels.min() <= labels.max() < strings:
-        raise FormatError("a class id has no string", path=rows_path)
-    return run, table, int(rows["length"].max()) if len(rows) else 0
+    found = replace(run, path=path)
+    files, sizes = found.files[:2], (found.bytes, found.records * ROW_DTYPE.itemsize)
+    for file, state, size in zip(files, storage.stat(files), sizes, strict=True):
+        if state is None or state.size != size:
+            what = "is missing" if state is None else f"has {state.size:,} bytes"
+            raise FormatError(f"the file {what}; must have {size:,} bytes", path=file)
+    return found

@@ -17,46 +17,69 @@ of a part is trusted: it is JSON or an array, and is compared with the files tha
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
-import secrets
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covey._files import sync
-from covey._locks import locked_directory
+from covey._locks import reporting_failures
 from covey._progress import Progress
-from covey.engines.pools import Here
-from covey.errors import CoveyError, DatasetError
-from covey.index.format import content_checksum
+from covey._text import list_names
+from covey.dataset_info import DatasetInfo
+from covey.engines import EngineArgument, find_engine
+from covey.engines.pools import Here, Threads
+from covey.errors import CoveyError, DatasetError, FormatError
+from covey.filenames import INFO_FILE
+from covey.labels import Classes
 from covey.results import WriteResult
 from covey.schema import Features
 from covey.schema.lattice import is_decimal
 from covey.shuffle.buckets import hash_bits
-from covey.storage import LocalStorage, is_remote, open_storage
-from covey.urls import shown
+from covey.storage import LocalStorage, Storage, is_remote, open_storage
+from covey.untrusted import reports_errors
+from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import prepare_columns
+from covey.writing.distributed import DistributedWrite
+from covey.writing.distributed_records import records_of
 from covey.writing.inputs import Input, located, source_failed, with_types
 from covey.writing.map_stage import MapContext, MapResult, map_piece
-from covey.writing.options import WriteOptions
+from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.part_files import (
     PART_FILE,
+    PARTS_PREFIX,
+    Part,
+    find_last_runs,
+    find_one,
     list_runs,
+    new_run,
+    parse_part,
     parts_directory,
-    remove_killed,
+    remove_committed,
+    remove_empty,
     remove_parts,
-    temporary_run,
 )
-from covey.writing.part_format import FORMAT_VERSION, parse_part, result_to_json, write_to_json
-from covey.writing.pieces import plan_pieces, plan_tables
+from covey.writing.part_format import (
+    PartResults,
+    PartWrite,
+    common_write,
+    load_results,
+    load_write,
+    part_to_json,
+    read_content,
+    to_json,
+)
+from covey.writing.pieces import Piece, plan_pieces, plan_tables
 from covey.writing.publish import RemoteStaging
-from covey.writing.scratch import Scratch, local_copy
+from covey.writing.scratch import Scratch
+from covey.writing.split_writer import stage_split
 from covey.writing.survey import checksum_of_ends, first_inference
 from covey.writing.target import TargetSplit
-from covey.writing.write_steps import resolve_schema
+from covey.writing.write_steps import resolve_schema, write_ordered
 
 
 def write_part(
@@ -71,7 +94,7 @@ def write_part(
     """Write one part; see :func:`covey.write`."""
     number, total = parse_part(part)
     inputs = [_with_lengths(each) for each in inputs]
-    with inspected(path, options, storage_options) as targets:
+    with _inspected(path, options, storage_options) as targets:
         known = schema = resolve_schema(options, joined, targets, targets[0].known_schema())
     label = None
     if joined.columns is not None:
@@ -79,28 +102,21 @@ def write_part(
         schema = schema.with_final(classes.features, classes.label)
         label = classes.label
         plan = plan_tables(tables, workers=1, pieces=total)
-        checksums: list[list[int | None]] = [[table.checksum_of_ends()] for table in tables]
+        checksums: list[int | None] = [table.checksum_of_ends() for table in tables]
     else:
         classes = None
         plan = plan_pieces(inputs, workers=1, pieces=total, divide_all=True)
-        checksums = [
-            [checksum_of_ends(source, options, known) for source in each.parts] for each in inputs
-        ]
+        sources = [source for each in inputs for source in each.parts]
+        checksums = [checksum_of_ends(source, options, known) for source in sources]
     pieces = list(plan.pieces)
     own = pieces[len(pieces) * (number - 1) // total : len(pieces) * number // total]
-    bits = hash_bits(0)
     base = None if schema.features is not None else first_inference(inputs, options, schema)
-    target = _PartTarget(path, options, storage_options)
-    with target.new_run(number, total) as directory:
+    storage = open_storage(path, storage_options)
+    location = storage.join(storage.clean(path), parts_directory(options.splits))
+    with new_run(storage, location, number, total) as directory:
+        scratch = Scratch(str(directory))
         context = MapContext(
-            options,
-            schema,
-            joined.class_names,
-            base,
-            plan.shared,
-            Scratch(str(directory)),
-            bits,
-            label,
+            options, schema, joined.class_names, base, plan.shared, scratch, hash_bits(0), label
         )
         results = []
         subject = f"part {part} of {', '.join(options.splits)}"
@@ -110,14 +126,8 @@ def write_part(
                     result = map_piece(Here(context), piece)
                 bar.add(result.examples, result.bytes)
                 results.append((piece, result))
-        content: dict[str, Any] = {
-            "covey_part": FORMAT_VERSION,
-            "part": number,
-            "parts": total,
-            "write": write_to_json(options, joined, inputs, known, classes, bits, checksums),
-            "results": [result_to_json(piece, result, directory) for piece, result in results],
-        }
-        content["content_checksum"] = content_checksum(content)
+        write = common_write(options, joined, inputs, known, classes, checksums)
+        content = part_to_json(number, total, write, tuple(results), directory)
         (directory / PART_FILE).write_text(json.dumps(content), encoding="utf-8")
     return _summary(shown(path), part, options, [result for _, result in results])
 
@@ -180,7 +190,7 @@ def _with_lengths(examples: Input) -> Input:
 
 
 @contextmanager
-def inspected(
+def _inspected(
     path: str, options: WriteOptions, storage_options: Mapping[str, Any] | None
 ) -> Iterator[tuple[TargetSplit, ...]]:
     """Yield the splits to be written, without locking the dataset."""
@@ -197,69 +207,204 @@ def inspected(
         )
 
 
-class _PartTarget:
-    """Directory or URL of the parts of splits."""
+@reports_errors()
+def commit(
+    path: AnyPath,
+    *,
+    split: str | None = None,
+    engine: EngineArgument = None,
+    memory_limit: int | None = None,
+    progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> WriteResult:
+    """Commit the parts that ``covey.write(..., part="3/64")`` has written.
 
-    def __init__(
-        self, path: str, options: WriteOptions, storage_options: Mapping[str, Any] | None
-    ) -> None:
-        self._storage = open_storage(path, storage_options)
-        self._location = self._storage.join(
-            self._storage.clean(path), parts_directory(options.splits)
+    The dataset has the bytes of a write by one process. The parts are removed after the commit; if
+    it fails or is killed before, the dataset is not changed, and the parts remain.
+
+    Args:
+        path: Directory or URL of the dataset.
+        split: A split of the parts, if parts of several writes exist.
+        engine: Where shards are written, as for :func:`covey.write`.
+        memory_limit: Approximate number of bytes of records in memory, for each task (default: that
+            of the parts).
+        progress: Whether to show a progress bar. The default is to show it in a terminal.
+        storage_options: Options of fsspec for a URL, such as credentials.
+
+    Returns:
+        A summary of the written split, or of the first one.
+
+    Raises:
+        DatasetError: If parts are missing, or were written with other options or another source;
+            the message names them.
+
+    >>> birds = [{"song": [0.5], "species": name} for name in ("owl", "wren", "owl")]
+    >>> for part in ("1/2", "2/2"):
+    ...     _ = write(birds, "birds", label="species", part=part, progress=False)
+    >>> commit("birds", progress=False).classes
+    {'owl': 2, 'wren': 1}
+    """
+    started = time.perf_counter()
+    target = parse_path(path)
+    storage = open_storage(target, storage_options)
+    location = find_one(storage, target, split)
+    removed = remove_committed(storage, storage.clean(target)).get(storage.name(location), [])
+    if removed and not list_runs(storage, location):
+        splits = storage.name(location)[len(PARTS_PREFIX) :].split("+")
+        return _committed(storage, target, splits)
+    parts, notes = find_last_runs(storage, location, removed)
+    _compare(storage, parts, shown(location))
+    write = load_write(storage, parts[0])
+    options, inputs = write.options, write.inputs
+    if memory_limit is not None:
+        options = replace(options, memory_limit=memory_limit)
+    if storage.name(location) != parts_directory(options.splits):
+        raise FormatError(f"the parts are those of {list_names(options.splits)}", path=location)
+    chosen = find_engine(engine)
+    with ExitStack() as stack, stage_split(target, options, storage_options) as writer:
+        schema = resolve_schema(options, write.joined, writer.targets, writer.known_schema())
+        _check_unchanged(schema, write, shown(target))
+        writer.parts = tuple(part.name for part in parts)
+        if {*writer.parts} - {*list_runs(storage, location)}:
+            raise DatasetError(
+                "another process has committed or removed parts",
+                path=shown(location),
+                remedy="run `covey info`",
+            )
+        subject = f"{writer.target.name} {', '.join(options.splits)}"
+        bar = stack.enter_context(Progress(progress, None, "reading", subject=subject))
+        scratch = stack.enter_context(writer.scratch(chosen))
+        with Threads() if chosen is None else chosen.start() as pool:
+            work = DistributedWrite(
+                pool,
+                options,
+                schema,
+                inputs,
+                write.joined,
+                writer.staging.path,
+                bar,
+                scratch=scratch,
+                columns=None if write.columns is None else Classes(*write.columns),
+                bits=hash_bits(0),
+            )
+            pieces = []
+            for part in parts:  # one after the other: the tables of all runs are large
+                results = load_results(storage, part, len(options.splits), storage_options)
+                _check_records(part, results, shown(location))
+                for piece, mapped in results:
+                    pieces.append(piece)
+                    work.add_result(piece, mapped)
+            _check_complete(pieces, inputs, shown(location))
+            ordered = records_of(work, work.finish())
+            result = write_ordered(writer, ordered, options, inputs, work.skipped, bar)
+    with reporting_failures(shown(target), options.split, lambda: True):
+        _remove_parts(storage, location, [part.name for part in parts])
+    seconds = time.perf_counter() - started
+    return replace(result, seconds=seconds, notes=(*notes, *result.notes))
+
+
+def _compare(storage: Storage, parts: Sequence[Part], path: str) -> None:
+    """Raise DatasetError if a part was written with other options, or from another source."""
+
+    def digest(part: Part) -> bytes:
+        write = json.dumps(read_content(storage, part).get("write"), sort_keys=True)
+        return hashlib.sha256(write.encode()).digest()
+
+    digests = [digest(part) for part in parts]
+    ((common, _),) = Counter(digests).most_common(1)
+    reference = parts[digests.index(common)]
+    for part, each in zip(parts, digests, strict=True):
+        if each == common:
+            continue
+        first, own = (read_content(storage, run).get("write") for run in (reference, part))
+        name, expected, found = _first_difference(first, own)
+        raise DatasetError(
+            f"part {part.number} of {part.total} differs from part {reference.number}: {name} is "
+            f"{found}, not {expected}",
+            path=path,
+            remedy=f"run part {part.number} again with the options and the source of the others",
         )
 
-    @contextmanager
-    def new_run(self, number: int, total: int) -> Iterator[Path]:
-        """Yield a local directory; publish its files at the end of the block."""
-        prefix = f"{number:05d}-of-{total:05d}-"
-        name = f"{prefix}{time.time_ns():020d}-{secrets.token_hex(4)}"
-        # The clocks of nodes differ: an earlier run may have a later name.
-        earlier = {each for each in self._runs() if each.startswith(prefix)}
-        remove_killed(self._storage, self._location, prefix)
-        if self._storage.is_remote:
-            with local_copy("part") as directory:
-                yield directory
-                self._upload(directory, self._storage.join(self._location, name))
-        else:
-            with self._local_run(Path(self._location), name) as directory:
-                yield directory
-        for old in self._runs():
-            if old in earlier or (old.startswith(prefix) and old < name):
-                remove_parts(self._storage, self._storage.join(self._location, old))
 
-    @contextmanager
-    def _local_run(self, parent: Path, name: str) -> Iterator[Path]:
-        is_new = not parent.parent.exists()
-        parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with locked_directory(parent / temporary_run(name)) as temporary:
-                try:
-                    yield temporary
-                    for file in temporary.rglob("*"):
-                        sync(file)
-                    sync(temporary)
-                    temporary.rename(parent / name)
-                    sync(parent)
-                except FileNotFoundError as error:
-                    if temporary.exists():
-                        raise
-                    raise DatasetError(
-                        "the parts were committed or removed while this part was written",
-                        path=parent,
-                    ) from error
-        except BaseException:
-            with contextlib.suppress(OSError):  # it has other parts
-                parent.rmdir()
-                if is_new:
-                    parent.parent.rmdir()
-            raise
+def _first_difference(a: Any, b: Any, name: str = "it") -> tuple[str, str, str]:
+    """Return where two JSON values differ, and the values there."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted({*a, *b}):
+            if a.get(key) != b.get(key):
+                return _first_difference(a.get(key), b.get(key), key)
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for x, y in zip(a, b, strict=True):
+            if x != y:
+                return _first_difference(x, y, name)
+    brief = [text if len(text := repr(each)) <= 80 else f"{text[:77]}..." for each in (a, b)]
+    return name, brief[0], brief[1]
 
-    def _runs(self) -> list[str]:
-        return list_runs(self._storage, self._location)
 
-    def _upload(self, directory: Path, url: str) -> None:
-        files = sorted(path for path in directory.rglob("*") if path.is_file())
-        files.sort(key=lambda each: each.name == PART_FILE)  # the last one completes the part
-        for path in files:
-            relative = path.relative_to(directory).as_posix()
-            self._storage.upload(str(path), self._storage.join(url, relative))
+def _check_complete(pieces: Sequence[Piece], inputs: Sequence[Input], path: str) -> None:
+    """Raise FormatError unless the parts have all examples of the source, each of them once."""
+    if sorted(piece.index for piece in pieces) != list(range(len(pieces))):
+        raise FormatError("a piece is missing, or belongs to two parts", path=path)
+    for split, examples in enumerate(inputs):
+        wanted = sum(part.length or 0 for part in examples.parts)
+        found = sum(piece.count or 0 for piece in pieces if piece.split == split)
+        if found != wanted:
+            raise FormatError(f"the parts have {found:,} of {wanted:,} examples", path=path)
+
+
+def _check_records(part: Part, results: PartResults, path: str) -> None:
+    """Raise DatasetError unless each example of a part is a record or was skipped."""
+    wanted = sum(piece.count or 0 for piece, _ in results)
+    records = sum(result.records for _, result in results)
+    skipped = sum(len(split) for _, result in results for split in result.skipped)
+    if records + skipped != wanted:
+        raise DatasetError(
+            f"part {part.number} of {part.total} has {records:,} records and {skipped:,} "
+            f"skipped examples; must have {wanted:,} examples",
+            path=path,
+            remedy=f"run part {part.number} again, with a source whose length is exact",
+        )
+
+
+def _check_unchanged(schema: WriteSchema, write: PartWrite, path: str) -> None:
+    """Raise DatasetError if the dataset has other features or classes than for the parts."""
+    # Parts that were written without a dataset have inferred features: names, not class ids.
+    if schema != write.dataset and write.dataset.features is not None:
+        name, expected, found = _first_difference(to_json(write.dataset), to_json(schema))
+        raise DatasetError(
+            f"the dataset has changed since the parts were written: {name} is {found}, not "
+            f"{expected}",
+            path=path,
+            remedy="run all parts again",
+        )
+
+
+def _committed(storage: Storage, path: str, splits: Sequence[str]) -> WriteResult:
+    """Return the result of a commit that was killed before it removed the parts."""
+    file = storage.join(storage.clean(path), INFO_FILE)
+    info = DatasetInfo.from_json(storage.read(file), file)
+    first, *others = (
+        WriteResult(
+            path=shown(path),
+            split=split.name,
+            shards=(),
+            records=split.num_examples,
+            bytes=split.num_bytes,
+            label=None,
+            classes={},
+            features=Features({}),
+            skipped=(),
+            seconds=0.0,
+            notes=("the parts were committed before; they are removed now",),
+        )
+        for split in info.splits
+        if split.name in splits
+    )
+    return replace(first, others=tuple(others))
+
+
+def _remove_parts(storage: Storage, location: str, names: Sequence[str]) -> None:
+    """Delete parts after the commit; a part that was run again meanwhile remains."""
+    with contextlib.suppress(OSError):
+        for name in names:
+            remove_parts(storage, storage.join(location, name))
+        remove_empty(storage, location)

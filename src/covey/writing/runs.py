@@ -28,17 +28,19 @@ def load(
 
 
 def _check_rows(rows: NDArray[Any], data: bytes, run: RunFile, frames: bool) -> NDArray[Any]:
-    """Return rows whose lengths are those of the frames.
+    """Return rows whose lengths are those of the frames, and whose class ids have strings.
 
     Raises:
         FormatError: If they are not, or a frame of a part is corrupt.
     """
-    lengths = rows["length"]
+    lengths, labels = rows["length"], rows["label"]
+    if run.strings is not None and not 0 <= labels.min() <= labels.max() < run.strings:
+        raise FormatError("a class id has no string", path=run.files[1])
     if not frames:
         return rows
     size = int(lengths.sum()) + FRAME_BYTES * len(rows)
     is_valid = int(lengths.max()) <= len(data) and size == len(data)
-    if is_valid and not run.is_trusted:
+    if is_valid and run.checksum is not None:
         _, found, read, _, fault = _core.scan_frames(data, len(rows), _core.VERIFY_ALL)
         is_valid = fault is None and read == len(data) and np.array_equal(found, lengths)
     if not is_valid:
