@@ -164,10 +164,11 @@ def finish_run(run: Run, order: RecordOrder, bits: int) -> tuple[RunFile, NDArra
         ends[name] = table[name]
     for name in ("records", "bytes"):
         ends[name] = np.cumsum(table[name])
-    data, checksum = memoryview(rows.view(np.uint8)), 0
+    data, checksums = memoryview(rows.view(np.uint8)), [0]
     offsets = [0, *(ends["records"] * ROW_DTYPE.itemsize).tolist()]
-    for at, (begin, end) in enumerate(itertools.pairwise(offsets)):
-        ends["checksum"][at] = checksum = crc32c(data[begin:end], checksum)
+    for begin, end in itertools.pairwise(offsets):
+        checksums.append(crc32c(data[begin:end], checksums[-1]))
+    ends["checksum"] = checksums[1:]
     ends.tofile(found.files[2])
     return found, table, int(rows["length"].max()) if run.rows else 0
 

@@ -367,9 +367,10 @@ def _check_records(part: Part, results: PartResults, path: str) -> None:
 
 def _check_unchanged(schema: WriteSchema, write: PartWrite, path: str) -> None:
     """Raise DatasetError if the dataset has other features or classes than for the parts."""
+    before, now = to_json(write.dataset), to_json(schema)
     # Parts that were written without a dataset have inferred features: names, not class ids.
-    if schema != write.dataset and write.dataset.features is not None:
-        name, expected, found = _first_difference(to_json(write.dataset), to_json(schema))
+    if now != before and write.dataset.features is not None:
+        name, expected, found = _first_difference(before, now)
         raise DatasetError(
             f"the dataset has changed since the parts were written: {name} is {found}, not "
             f"{expected}",
