@@ -951,6 +951,18 @@ def test_part_files_are_not_trusted(tmp_path, label):
     assert errors > 50
 
 
+@pytest.mark.parametrize("offset", [8, 16, 24])
+def test_rows_of_a_part_are_verified(tmp_path, offset):
+    """A change of a hash, of a position or of a class id, which no other file shows."""
+    files, _ = prepare_part(tmp_path)
+    (path,) = [file for file in files if file.suffix == ".rows"]
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(FormatError, match="the checksum of its rows does not match"):
+        covey.commit(tmp_path / "parts" / "birds", progress=False)
+
+
 PIECE, RESULT = ("results", 0, 0), ("results", 0, 1)
 GROUP = (*RESULT, "groups", 0)
 RUN = (*GROUP, "runs", 0)
