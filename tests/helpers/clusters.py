@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-# A node that was killed refuses connections, and is found by five checks of a second each. A node
-# that answers late is alive, and the memory of other programs ends no worker.
+# A node that was killed refuses connections, and is found by five checks, which take a second. A
+# node that answers late is alive, and the memory of other programs ends no worker.
 SYSTEM_CONFIG = {
-    "health_check_period_ms": 1000,
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 200,
     "health_check_timeout_ms": 60_000,
     "memory_monitor_refresh_ms": 0,
     "worker_register_timeout_seconds": 300,

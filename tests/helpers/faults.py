@@ -18,6 +18,7 @@ import stat
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +56,6 @@ def _send(number: int) -> None:
 
 
 FAULTS: dict[str, Callable[[], None]] = {
-    "EIO": partial(_fail, errno.EIO),
     "ENOSPC": partial(_fail, errno.ENOSPC),
     "MemoryError": _exhaust_memory,
     "KeyboardInterrupt": partial(_send, signal.SIGINT),
@@ -66,11 +66,10 @@ _NAMES = {"os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir", "os.mkd
 
 
 class _Changes:
-    """Counts the changes of this process, and calls a function before one of them."""
+    """Counts the changes of this process, and calls a function before each of them."""
 
-    def __init__(self, step: int, strike: Callable[[], None]) -> None:
+    def __init__(self, strike: Callable[[int], object]) -> None:
         self.count = 0
-        self._step = step
         self._strike = strike
         self._lock = threading.Lock()
 
@@ -78,8 +77,7 @@ class _Changes:
         with self._lock:
             number = self.count
             self.count += 1
-        if number == self._step:
-            self._strike()
+            self._strike(number)
 
     def install(self) -> None:
         """Count until the process ends: an audit hook cannot be removed."""
@@ -121,7 +119,7 @@ def struck(step: int, fault: str, action: Callable[[], Any]) -> Any:
 
     def run() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        changes = _Changes(step, FAULTS[fault])
+        changes = _Changes(lambda number: FAULTS[fault]() if number == step else None)
         changes.install()
         action()
         return changes.count
@@ -150,6 +148,47 @@ def result_of(action: Callable[[], Any]) -> Any:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in (0, -signal.SIGKILL)
     return pickle.loads(data) if status == 0 else None
+
+
+def killed(directory: Path, action: Callable[[Path], Any]) -> Iterator[int]:
+    """Yield the number of each change of an action, with a dataset as a kill before it leaves it.
+
+    The action runs once, in a forked process that is stopped before each change, with all of its
+    threads. It has another directory: `directory` is a copy, whose files share their content. At
+    the last number, the action has ended.
+
+    Args:
+        directory: The dataset.
+        action: Function of the directory to change.
+    """
+    root, original = directory.parent, directory.parent.with_name(f"{directory.parent.name}-alive")
+    root.rename(original)
+    child = os.fork()
+    if child == 0:
+        try:
+            _Changes(lambda number: _send(signal.SIGSTOP)).install()
+            action(original / directory.name)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    is_stopped, step = True, 0
+    try:
+        while is_stopped:
+            status = os.waitpid(child, os.WUNTRACED)[1]
+            is_stopped = os.WIFSTOPPED(status)
+            assert is_stopped or status == 0
+            shutil.copytree(original, root, copy_function=os.link)
+            yield step
+            shutil.rmtree(root)
+            if is_stopped:
+                os.kill(child, signal.SIGCONT)
+            step += 1
+    finally:
+        if is_stopped:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    shutil.rmtree(original)
 
 
 # Operations.
@@ -248,28 +287,47 @@ def states(
     root: Path,
     operation: Operation,
     fault: str,
-    prepare: Callable[[Path], object] = lambda directory: None,
 ) -> Iterator[tuple[int, Path, Any]]:
-    """Yield the number, the dataset and the result of a fault before every change.
+    """Yield the number, the dataset and the result of an error before every change.
 
     Args:
         root: Directory of all datasets.
         operation: The operation.
         fault: Name of the fault.
-        prepare: Function that is called with each dataset before the operation.
     """
     (root / "before").mkdir()
     operation.prepare(root / "before" / "birds")
     for step in range(MAX_CHANGES):
         directory = root / f"struck-{step}" / "birds"
         shutil.copytree(root / "before", directory.parent)
-        prepare(directory)
         result = struck(step, fault, partial(operation.run, directory))
         yield step, directory, result
         if isinstance(result, int) and result <= step:
             break
         shutil.rmtree(directory.parent)
     assert 10 < step < MAX_CHANGES - 1
+
+
+def killed_states(
+    root: Path,
+    operation: Operation,
+    prepare: Callable[[Path], object] = lambda directory: None,
+) -> Iterator[tuple[int, Path]]:
+    """Yield the number and the dataset of a kill before every change, and after the last one.
+
+    Args:
+        root: Directory of all datasets.
+        operation: The operation.
+        prepare: Function that is called with the dataset before the operation.
+    """
+    (root / "before").mkdir()
+    operation.prepare(root / "before" / "birds")
+    directory = root / "killed" / "birds"
+    shutil.copytree(root / "before", directory.parent)
+    prepare(directory)
+    for step in killed(directory, operation.run):
+        yield step, directory
+    assert step > 10
 
 
 # Readers.

@@ -13,7 +13,7 @@ from write_cases import Started, locally
 
 from covey.engines import Ray
 
-CASES = int(os.environ.get("COVEY_RAY_WRITE_CASES", "20"))
+CASES = int(os.environ.get("COVEY_RAY_WRITE_CASES", "10"))
 
 
 @pytest.fixture(scope="module")

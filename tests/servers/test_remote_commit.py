@@ -1,7 +1,7 @@
 """A commit to S3 is one PUT: a writer that is killed at any request leaves the old or the new.
 
 A writer that is killed at a request that only reads leaves what the change before it left: the
-tests kill at the requests that change the bucket.
+tests look at the files before each request that changes the bucket.
 """
 
 import asyncio
@@ -9,12 +9,9 @@ import io
 import itertools
 import json
 import logging
-import os
-import signal
 import threading
-import urllib.request
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,59 +41,55 @@ class StrikingServer:
         self._app = app
         self._lock = threading.Lock()
         self._is_striking = False
-        self.process = 0
-        """Process that has sent its id."""
         self.reset()
 
     def reset(
         self,
         matches: Callable[[int, Any], bool] = lambda number, environ: False,
         strike: Callable[[], None] = lambda: None,
-        moment: str = "before",
-        counts: Callable[[Any], bool] = lambda environ: True,
     ) -> None:
         """Set the function, and count requests from 0.
 
         Args:
             matches: Returns whether to call the function, for the number and the WSGI environment
                 of a request. Requests that the function causes are not counted.
-            strike: The function.
-            moment: Call it ``"before"`` the request, ``"inside"`` its body, or ``"after"`` it. A
-                client that is killed before or inside a request has not made it.
-            counts: Returns whether a request is counted, and can match.
+            strike: The function, which is called before the request.
         """
         self.count = 0
-        self.matches, self.strike, self.moment, self.counts = matches, strike, moment, counts
+        self.matches, self.strike = matches, strike
+
+    @contextmanager
+    def before_changes(self, look: Callable[[Any], object]) -> Iterator[None]:
+        """Call a function before each request that changes the bucket, and make one at a time."""
+        app, lock = self._app, threading.Lock()
+
+        def changed(environ: Any, start_response: Any) -> Any:
+            if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+                return app(environ, start_response)
+            with lock:
+                look(environ)
+                return list(app(environ, start_response))
+
+        self._app = changed
+        try:
+            yield
+        finally:
+            self._app = app
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
-        path = environ["PATH_INFO"]
-        if path.startswith("/--process/"):
-            self.process = int(path.rpartition("/")[2])
-            start_response("200 OK", [("Content-Length", "0")])
-            return [b""]
         with self._lock:
             number = self.count
-            is_counted = not self._is_striking and self.counts(environ)
+            is_counted = not self._is_striking
             self.count += is_counted
             is_struck = is_counted and self.matches(number, environ)
             self._is_striking = self._is_striking or is_struck
         if not is_struck:
             return self._app(environ, start_response)
-        if self.moment == "inside":
-            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0) // 2)
-        result = list(self._app(environ, start_response)) if self.moment == "after" else None
         try:
             self.strike()
         finally:
             self._is_striking = False
-        if result is None and self.strike == self.kill:
-            start_response("500 Killed", [("Content-Length", "0")])
-            return [b""]
-        return self._app(environ, start_response) if result is None else result
-
-    def kill(self) -> None:
-        """Kill the process that has sent its id."""
-        os.kill(self.process, signal.SIGKILL)
+        return self._app(environ, start_response)
 
 
 @dataclass
@@ -104,13 +97,22 @@ class Bucket:
     """A bucket and its server."""
 
     server: StrikingServer
-    endpoint: str
     client: Any
     options: dict[str, Any] = field(default_factory=dict)
 
     def names(self, prefix):
         found = self.client.list_objects_v2(Bucket="bucket", Prefix=f"{prefix}/")
         return [each["Key"].removeprefix(f"{prefix}/") for each in found.get("Contents", [])]
+
+    def files(self, prefix):
+        return {name: self.read(prefix, name) for name in self.names(prefix)}
+
+    def put_files(self, files):
+        """Put files below a new prefix; return its URL and the prefix."""
+        prefix = f"commit{next(COUNTER)}/birds"
+        for name, data in files.items():
+            self.client.put_object(Bucket="bucket", Key=f"{prefix}/{name}", Body=data)
+        return f"s3://bucket/{prefix}", prefix
 
     def read(self, prefix, name):
         return self.client.get_object(Bucket="bucket", Key=f"{prefix}/{name}")["Body"].read()
@@ -133,7 +135,7 @@ def bucket():
     )
     client.create_bucket(Bucket="bucket")
     options = {"key": "key", "secret": "secret", "client_kwargs": {"endpoint_url": endpoint}}
-    yield Bucket(striking, endpoint, client, options)
+    yield Bucket(striking, client, options)
     striking.reset()
     delete_bucket(client, "bucket")
     client.close()
@@ -190,19 +192,6 @@ def commit(url, options):
     return covey.commit(url, storage_options=options, progress=False)
 
 
-def run_in_child(endpoint, action):
-    """Run an action in a process that sends its id to the server; return its exit status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            urllib.request.urlopen(f"{endpoint}/--process/{os.getpid()}").close()
-            action()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def plain(bucket, prefix):
     """Return the numbers that a plain reader of dataset_info.json finds, by split."""
     if "dataset_info.json" not in bucket.names(prefix):
@@ -246,80 +235,52 @@ def old_files(bucket, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         stand_alone(patch, tmp_path_factory.mktemp("old"))
         put("s3://bucket/commit-old/birds", bucket.options, OLD)
-    return {
-        name: bucket.read("commit-old/birds", name) for name in bucket.names("commit-old/birds")
-    }
+    return bucket.files("commit-old/birds")
 
 
-@pytest.mark.parametrize(
-    ("name", "moment"),
-    [
-        ("overwrite", "inside"),
-        ("overwrite", "after"),
-        ("append", "inside"),
-        ("new split", "after"),
-        ("new dataset", "inside"),
-    ],
-)
-def test_kill_at_every_request(bucket, fresh, old_files, name, moment):
+@pytest.mark.parametrize("name", SCENES)
+def test_kill_at_every_change(bucket, old_files, name):
+    """A kill before a change leaves the files that the server has at that moment."""
     examples, arguments = SCENES[name]
-    server, is_new = bucket.server, []
-    for fatal in range(100):
-        prefix = f"commit{next(COUNTER)}/birds"
-        url = f"s3://bucket/{prefix}"
-        server.reset()
-        for each, data in old_files.items() if name != "new dataset" else ():
-            bucket.client.put_object(Bucket="bucket", Key=f"{prefix}/{each}", Body=data)
-        old = plain(bucket, prefix)
-        server.reset(
-            lambda number, environ, fatal=fatal: number == fatal,
-            server.kill,
-            moment,
-            counts=is_change,
-        )
-        action = partial(put, url, bucket.options, examples, **arguments)
-        status = fresh(run_in_child, bucket.endpoint, action)
-        server.reset()
+    before = old_files if name != "new dataset" else {}
+    url, prefix = bucket.put_files(before)
+    old, states, is_new = plain(bucket, prefix), [], []
+    with bucket.server.before_changes(lambda environ: states.append(bucket.files(prefix))):
+        put(url, bucket.options, examples, **arguments)
+    states.append(bucket.files(prefix))
+    split = arguments.get("split", "train")
+    kept = old["train"] if name == "append" else []
+    new = {**(old or {}), split: sorted([*kept, *(each["x"] for each in examples)])}
+    for step, files in enumerate(states):
+        url, prefix = bucket.put_files(files)
         found = plain(bucket, prefix)
-        is_new.append(found != old)
-        if found is not None and (fatal % 3 == 0 or is_new[-2:] == [False, True]):
+        assert found in (old, new), f"killed before change {step}"
+        is_new.append(found == new)
+        if found is not None and (step % 3 == 0 or is_new[-2:] == [False, True]):
             assert by_covey(url, bucket.options) == found
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL
-        split = arguments.get("split", "train")
-        before = old["train"] if name == "append" else []
-        new = {**(old or {}), split: sorted([*before, *(each["x"] for each in examples)])}
-        assert found in (old, new), f"killed at request {fatal}"
-        if not is_new[-1] and fatal % 7 == 0:
+        if not is_new[-1] and step % 7 == 0:
             put(url, bucket.options, examples, **arguments)
             assert plain(bucket, prefix) == by_covey(url, bucket.options) == new
-    assert status == 0
-    assert fatal > 8
+    assert len(states) > 8
     assert is_new == sorted(is_new)
+    assert is_new[-1]
 
 
-def test_parts_after_a_killed_commit(bucket, fresh, old_files):
+def test_parts_after_a_killed_commit(bucket, old_files):
     """A commit deletes parts that are committed, and no others."""
-    again, committed = [{"x": 3, "label": "ab"[i % 2]} for i in range(30)], []
-    for fatal in itertools.count():
-        prefix = f"commit{next(COUNTER)}/birds"
-        url = f"s3://bucket/{prefix}"
-        for each, data in old_files.items():
-            bucket.client.put_object(Bucket="bucket", Key=f"{prefix}/{each}", Body=data)
-        old = plain(bucket, prefix)
-        put_parts(url, bucket.options, NEW)
-        changes = itertools.count()
-        bucket.server.reset(
-            lambda number, environ, fatal=fatal, changes=changes: (
-                is_change_of_names(environ) and next(changes) == fatal
-            ),
-            bucket.server.kill,
-            "after",
-        )
-        status = fresh(run_in_child, bucket.endpoint, partial(commit, url, bucket.options))
-        bucket.server.reset()
-        assert status == -signal.SIGKILL
+    again = [{"x": 3, "label": "ab"[i % 2]} for i in range(30)]
+    url, prefix = bucket.put_files(old_files)
+    old, states, committed = plain(bucket, prefix), [], []
+    put_parts(url, bucket.options, NEW)
+
+    def look(environ):
+        if is_change_of_names(environ):
+            states.append(bucket.files(prefix))
+
+    with bucket.server.before_changes(look):
+        commit(url, bucket.options)
+    for files in states:
+        url, prefix = bucket.put_files(files)
         found = plain(bucket, prefix)
         committed.append(found != old)
         put_parts(url, bucket.options, again)
@@ -330,12 +291,8 @@ def test_parts_after_a_killed_commit(bucket, fresh, old_files):
         assert not [each for each in bucket.names(prefix) if each.endswith("part.json")]
         if committed.count(True) == 2:
             break
+    assert committed.count(True) == 2
     assert False in committed
-
-
-def is_change(environ):
-    """Return whether a request changes the bucket."""
-    return environ["REQUEST_METHOD"] not in ("GET", "HEAD")
 
 
 def is_change_of_names(environ):

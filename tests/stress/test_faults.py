@@ -6,13 +6,10 @@ Operations and faults are independent: a row of one table meets every row of the
 import contextlib
 import os
 import shutil
-import subprocess
-from functools import partial
 
 import pytest
 from faults import (
     FAULTS,
-    MAX_CHANGES,
     NEW,
     OLD,
     OPERATIONS,
@@ -20,12 +17,13 @@ from faults import (
     OpenReaders,
     as_reader,
     clean,
+    killed,
+    killed_states,
     outcomes,
     public_directory,
     seen,
     seen_by_covey,
     states,
-    struck,
     visible,
 )
 from written import check_index, column, fresh_process, write
@@ -40,7 +38,13 @@ from covey.writing.recovery import recover
 @pytest.fixture(scope="module")
 def fresh():
     with fresh_process() as run:
+        run(skip_sync)
         yield run
+
+
+def skip_sync():
+    """Do not sync files to disk: the system outlives the processes."""
+    os.fsync = lambda descriptor: None
 
 
 ERRORS = sorted({*FAULTS} - {"kill"})
@@ -109,7 +113,7 @@ def kill_before_every_change(name):
     with public_directory() as root:
         plain, recovered, own = outcomes(operation, root / "reference" / "birds")
         run_read_commands(root / "reference" / "birds")  # imports what others may not read
-        for step, directory, _ in states(root, operation, "kill", readers.open):
+        for step, directory in killed_states(root, operation, readers.open):
             readers.check()
             found = seen(directory, is_named=operation.is_named)
             assert found in plain, f"killed before change {step}"
@@ -157,16 +161,15 @@ def test_kill_before_every_change_of_a_recovery(tmp_path, fresh):
 def kill_before_every_change_of_a_recovery(root):
     operation, recoveries = OPERATIONS["append new classes"], 0
     _, recovered, _ = outcomes(operation, root / "reference" / "birds")
-    for step, state, _ in states(root, operation, "kill"):
-        for inner in range(0 if step % 4 else MAX_CHANGES):
-            directory = root / f"recovered-{step}-{inner}"
-            subprocess.run(["cp", "-al", state, directory], check=True)
-            if struck(inner, "kill", partial(recover, directory)) is not None:
-                break
+    for step, state in killed_states(root, operation):
+        if step % 4:
+            continue
+        directory = root / "recovered" / "birds"
+        shutil.copytree(state.parent, directory.parent, copy_function=os.link)
+        for _ in killed(directory, recover):
             recoveries += 1
             clean(directory)
             assert seen(directory) in recovered
-            shutil.rmtree(directory)
     assert recoveries > 50
 
 
@@ -186,7 +189,7 @@ def commit_parts_after_a_killed_commit(root, way):
     is_first = way == "write of equal size"
     mode = "error" if is_first else "append" if "append" in way else "overwrite"
     operation, seen_states = Commit(options={"mode": mode}, is_first=is_first), set()
-    for step, directory, _ in states(root, operation, "kill"):
+    for step, directory in killed_states(root, operation):
         before, where = numbers(directory), f"killed before change {step}"
         is_committed = before != numbers(root / "before" / "birds")
         seen_states.add(is_committed)
