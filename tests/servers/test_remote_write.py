@@ -332,7 +332,6 @@ CHANGES = {
     "first": Change(examples(30, 39), {}, is_first=True),
     "new split": Change(examples(30, 39, species="emu"), {"split": "test"}),
     "append": Change(examples(30, 39, species="emu"), {"mode": "append"}),
-    "overwrite": Change(examples(30, 39), {"mode": "overwrite"}),
     "overwrite, other features": Change(
         [{"x": n, "colour": f"colour {n % 2}"} for n in range(9)],
         {"mode": "overwrite", "label": "colour"},

@@ -31,7 +31,6 @@ from written import (
     check_index,
     content,
     files,
-    fresh_process,
     index_paths,
     info,
     read,
@@ -51,17 +50,11 @@ from covey.writing.recovery import recover
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.fixture(scope="module")
-def fresh():
-    with fresh_process() as run:
-        yield run
-
-
 # Killed and interrupted writers.
 
 
-def test_write_after_a_killed_writer(tmp_path, fresh):
-    fresh(killed_while_encoding, tmp_path / "birds")
+def test_write_after_a_killed_writer(tmp_path, run):
+    run(killed_while_encoding, tmp_path / "birds")
     assert [path.name for path in (tmp_path / "birds").iterdir()] == [".covey-train.partial"]
     write(NEW, tmp_path / "birds", label="label")
     write(NEW, tmp_path / "clean" / "birds", label="label")
@@ -76,8 +69,8 @@ def killed_while_encoding(directory):
     assert result_of(lambda: write(examples(), directory, memory_limit=1)) is None
 
 
-def test_repair_after_a_killed_writer(tmp_path, fresh):
-    fresh(killed_while_encoding, tmp_path / "birds")
+def test_repair_after_a_killed_writer(tmp_path, run):
+    run(killed_while_encoding, tmp_path / "birds")
     assert main(["repair", str(tmp_path / "birds"), "--quiet"]) == 0
     assert os.listdir(tmp_path / "birds") == []
     with pytest.raises(DatasetError, match="the directory does not exist"):
@@ -664,8 +657,8 @@ def test_staging_directory_of_another_machine(tmp_path):
     assert not staging.exists()
 
 
-def test_staging_directory_of_another_user(fresh):
-    fresh(blocked_by_another_user)
+def test_staging_directory_of_another_user(run):
+    run(blocked_by_another_user)
 
 
 def blocked_by_another_user():
@@ -690,8 +683,8 @@ def blocked_by_another_user():
         assert {"train", "val"} <= {*seen(root / "birds")}
 
 
-def test_forked_process_removes_nothing_and_holds_no_lock(tmp_path, fresh):
-    fresh(fork_while_writing, tmp_path)
+def test_forked_process_removes_nothing_and_holds_no_lock(tmp_path, run):
+    run(fork_while_writing, tmp_path)
 
 
 def fork_while_writing(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from loaded import with_maps
 from opened import Elsewhere, numbers, opened, put_numbers
-from written import fresh_process, write
+from written import write
 
 import covey
 from covey.cli import main
@@ -75,11 +75,10 @@ def maps_of_datasets(directory):
     return [*found, mapped()]
 
 
-def test_datasets_share_the_limit_of_maps(tmp_path):
+def test_datasets_share_the_limit_of_maps(tmp_path, run):
     examples = [{"x": number, "label": number % 3} for number in range(400)]
     write(examples, tmp_path / "birds", label="label", shuffle=False, shards=20)
-    with fresh_process() as run:
-        assert run(maps_of_datasets, tmp_path / "birds") == [20, 40, 45, 45, 25, 45]
+    assert run(maps_of_datasets, tmp_path / "birds") == [20, 40, 45, 45, 25, 45]
 
 
 # Several processes.

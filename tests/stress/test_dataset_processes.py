@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from opened import numbers, opened, put, put_numbers
-from written import fresh_process, limit, write
+from written import limit, write
 
 from covey import CoveyError, _core
 from covey.errors import ClosedError
@@ -124,12 +124,11 @@ def read_some(dataset, ids):
     return numbers(dataset, ids), dataset.labels[ids].tolist(), dataset.raw[ids[0]]
 
 
-def test_spawned_processes(tmp_path):
-    with fresh_process() as run:
-        for kind in KINDS:
-            dataset = make(tmp_path / kind, kind)
-            expected = read_some(dataset, [5, 599, 0])
-            assert run(read_some, dataset, [5, 599, 0]) == expected
+def test_spawned_processes(tmp_path, run):
+    for kind in KINDS:
+        dataset = make(tmp_path / kind, kind)
+        expected = read_some(dataset, [5, 599, 0])
+        assert run(read_some, dataset, [5, 599, 0]) == expected
 
 
 def forked(directory, kind):
@@ -157,9 +156,8 @@ def wrong(dataset, expected, ids, use):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forked_processes(tmp_path, kind):
-    with fresh_process() as run:
-        assert run(forked, tmp_path, kind) == "ok"
+def test_forked_processes(tmp_path, kind, run):
+    assert run(forked, tmp_path, kind) == "ok"
 
 
 def forked_while_opening(directory, kind, used, name):
@@ -188,6 +186,7 @@ def forked_while_opening(directory, kind, used, name):
         os._exit(0 if numbers(dataset, [3, 599]) == [3, 599] else 1)
     proceed.set()
     thread.join()
+    setattr(module, name, real)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -199,9 +198,8 @@ def forked_while_opening(directory, kind, used, name):
         ("GZIP", False, "changed_state"),
     ],
 )
-def test_fork_while_another_thread_opens(tmp_path, kind, used, step):
-    with fresh_process() as run:
-        assert run(forked_while_opening, tmp_path, kind, used, step) == 0
+def test_fork_while_another_thread_opens(tmp_path, kind, used, step, run):
+    assert run(forked_while_opening, tmp_path, kind, used, step) == 0
 
 
 # Threads.
@@ -262,9 +260,8 @@ def make_once(directory, kind):
 
 
 @pytest.mark.parametrize("kind", ["mapped", "read", "GZIP"])
-def test_close_while_threads_read(tmp_path, kind):
-    with fresh_process() as run:
-        assert run(closed_while_read, tmp_path, kind) == 0
+def test_close_while_threads_read(tmp_path, kind, run):
+    assert run(closed_while_read, tmp_path, kind) == 0
 
 
 # Open files.
@@ -292,9 +289,8 @@ def test_closed_dataset(dataset):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_are_opened_on_first_use_and_closed(tmp_path, kind):
-    with fresh_process() as run:
-        assert run(open_and_close, tmp_path, kind) == "ok"
+def test_files_are_opened_on_first_use_and_closed(tmp_path, kind, run):
+    assert run(open_and_close, tmp_path, kind) == "ok"
 
 
 def open_and_close(directory, kind):
@@ -331,9 +327,8 @@ def reopen(path, kind):
     return opened(path, split="train+test" if kind == "joined" else None, mmap=kind != "read")
 
 
-def test_more_shards_than_descriptors(tmp_path):
-    with fresh_process() as run:
-        assert run(many_shards, tmp_path) == "ok"
+def test_more_shards_than_descriptors(tmp_path, run):
+    assert run(many_shards, tmp_path) == "ok"
 
 
 def many_shards(directory):
