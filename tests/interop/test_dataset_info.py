@@ -266,7 +266,7 @@ FIELDS = ["name", "version", "description", "fileFormat", "splits"]
 SPLIT_FIELDS = ["name", "shardLengths", "numBytes", "filepathTemplate", "statistics"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     fields=st.dictionaries(st.sampled_from(FIELDS), anything, max_size=2),
     split=st.dictionaries(st.sampled_from(SPLIT_FIELDS), anything, max_size=2),

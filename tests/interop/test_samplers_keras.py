@@ -4,7 +4,7 @@ import pytest
 from sampled import run
 
 BACKENDS = ["tensorflow", "torch", "jax"]
-STEPS = 12
+STEPS = 6
 
 
 def split(batches):
@@ -26,7 +26,7 @@ from sampled import planned
 from covey.samplers import MultiShotMemorySampler
 
 BACKEND = keras.backend.backend()
-COUNT, STEPS, EPOCHS = 60, 12, 3
+COUNT, STEPS, EPOCHS = 60, 6, 3
 PROCESS = os.getpid()
 X, Y = np.arange(COUNT, dtype=np.float32)[:, None], np.arange(COUNT) % 10
 WORKERS = {
@@ -304,14 +304,15 @@ if __name__ == "__main__":
         test_step = train_step
 
     model = Recorder()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = {
-            "before": before,
-            "bases": bases(sampler),
-            "bases in a worker": pool.apply(bases, (sampler,)),
-            "framework": sampler.framework,
-            "train": {how: train(model, WORKERS[how]) for how in sys.argv[1:]},
-        }
+    found = {
+        "before": before,
+        "bases": [bases(sampler)],
+        "framework": sampler.framework,
+        "train": {how: train(model, WORKERS[how]) for how in sys.argv[1:]},
+    }
+    if not before:  # a worker imports Keras 2 with the sampler
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found["bases"].append(pool.apply(bases, (sampler,)))
     print(json.dumps(found))
 """
 
@@ -326,7 +327,7 @@ def test_keras_2(legacy, backend, workers, tmp_path):
     script.write_text(KERAS_2)
     found = run(script, *workers, TF_USE_LEGACY_KERAS=legacy, KERAS_BACKEND=backend)
     assert found["before"] == (not legacy)
-    for bases in (found["bases"], found["bases in a worker"]):
-        assert {"keras", "tf_keras"} <= set(bases)
+    assert len(found["bases"]) == 1 + bool(legacy)
+    assert all({"keras", "tf_keras"} <= set(bases) for bases in found["bases"])
     assert found["framework"] == "tensorflow"
     assert found["train"] == dict.fromkeys(workers, True)

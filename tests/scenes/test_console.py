@@ -1,29 +1,33 @@
 """Scenes of a newcomer at the terminal: typing errors, advice, completion."""
 
+import io
 import re
 import subprocess
 import sys
 import textwrap
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import covey
-from covey.cli import COMMANDS, make_parser
+from covey.cli import COMMANDS, main, make_parser
 from covey.cli.output import OptionNames
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError, SourceError
 
 BIRDS = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "crow") * 4]
 
 
-def run(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "covey", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-    )
+def run(*arguments):
+    """Run the command line in this process; return its exit status and its output."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as end:
+            status = end.code
+    return SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +142,12 @@ def test_an_uncaught_error_suggests_once():
 # Advice that the caller can follow.
 
 
-def test_an_existing_split(birds, tmp_path):
+def test_an_existing_split(birds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "birds.csv").write_text("song,species\n1,owl\n2,wren\n")
     for command in [("write", "birds.csv", birds), ("repair", birds, "--output", "new")]:
-        run("repair", birds, "--output", "new", cwd=tmp_path)
-        result = run(*command, cwd=tmp_path)
+        run("repair", birds, "--output", "new")
+        result = run(*command)
         assert (result.returncode, "; see --mode" in result.stderr) == (1, True), result.stderr
         assert "mode=" not in result.stderr
     with pytest.raises(DatasetError) as caught:

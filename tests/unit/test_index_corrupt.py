@@ -283,7 +283,7 @@ def corruptions():
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(kinds, st.lists(corruptions(), min_size=1, max_size=2))
 def test_corrupt_index(read, kind, changes):
     by_file = {change.file: change for change in changes}
@@ -292,7 +292,7 @@ def test_corrupt_index(read, kind, changes):
     assert read(kind, *by_file.values()) == "right"  # it is rebuilt
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(kinds, st.one_of(rows(forged=True), metadata(forged=True)), st.booleans())
 def test_forged_index(read, kind, change, mmap):
     assert read(kind, change, mmap=mmap) in ("right", "error")

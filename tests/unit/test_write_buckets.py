@@ -18,7 +18,7 @@ from covey.writing.split_writer import stage_split
 from covey.writing.write_steps import resolve_schema, write_ordered
 
 EXAMPLES = [
-    {"x": np.arange(i % 5), "name": f"row {i}", "label": f"class {i % 7}"} for i in range(3000)
+    {"x": np.arange(i % 5), "name": f"row {i}", "label": f"class {i % 7}"} for i in range(900)
 ]
 
 
