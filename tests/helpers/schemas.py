@@ -209,6 +209,13 @@ def same(a: Any, b: Any) -> bool:
     return bool((x == y).all())
 
 
+def agree(a: Any, b: Any) -> bool:
+    """Return whether nested dicts of values are equal, in the meaning of `same`."""
+    if isinstance(a, dict):
+        return set(a) == set(b) and all(agree(a[name], b[name]) for name in a)
+    return same(a, b)
+
+
 def plain(value: Any) -> Any:
     """Return a value as lists and Python numbers."""
     if isinstance(value, SparseArray):

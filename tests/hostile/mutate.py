@@ -18,7 +18,7 @@ import numpy as np
 import covey
 from covey.index.format import content_checksum
 
-ROUNDS = 150
+ROUNDS = 100
 MAX_MEMORY_BYTES = 1 << 30
 
 HOSTILE = [

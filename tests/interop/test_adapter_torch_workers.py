@@ -99,10 +99,9 @@ def iterate(directory, device, options):
             assert read(resumed) == epoch(loader.plan, loader.epoch)[3:]
 
 
-@pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize(
-    "options",
-    [workers(1), workers(3, True), workers(2, True, "spawn")],
+    ("device", "options"),
+    [("cpu", workers(1)), (None, workers(3, True)), ("cpu", workers(2, True, "spawn"))],
     ids=["forked", "persistent", "spawned"],
 )
 def test_workers_return_the_batches_of_the_plan_in_order(directory, run, device, options):

@@ -280,9 +280,18 @@ def as_images(x, y):
 
 
 @pytest.mark.parametrize("adapter", ["torch device", "jax"])
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(("mean", "std"), [(None, None), (MEAN, STD), (0.5, None), (None, [0.25])])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "mean", "std"),
+    [
+        ("NHWC", None, None, None),
+        ("NCHW", None, None, None),
+        ("NCHW", None, MEAN, STD),
+        ("NHWC", "float16", MEAN, STD),
+        ("NCHW", "bfloat16", 0.5, None),
+        ("NHWC", "float32", None, [0.25]),
+        ("NCHW", "float32", None, None),
+    ],
+)
 def test_conversion_of_images(ds, adapter, layout, dtype, mean, std):
     loader = load(ds, batch_transform=as_images, steps_per_epoch=2)
     options = {"layout": layout, "dtype": dtype, "mean": mean, "std": std}

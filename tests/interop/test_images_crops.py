@@ -181,6 +181,9 @@ def test_corrupt_images(decoder):
             views_of(made, wrong)
 
 
+INVALID_SIZES = [(8, 2**15), (0, 5), (5, -1), (5,), (5, 6, 3), 0, (5.0, 6.0), "56", True, 2**15]
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -193,7 +196,7 @@ def test_corrupt_images(decoder):
         ({"image_size": (8, 8), "crop_ratio": (1, float("inf"))}, "crop_ratio"),
         ({"image_size": (8, 8), "crop_ratio": (float("nan"), 1)}, "crop_ratio"),
         ({"image_size": (8, 8), "crop_ratio": 1}, "crop_ratio"),
-        ({"image_size": (8, 2**15)}, "image_size"),
+        *(({"image_size": size}, "image_size") for size in INVALID_SIZES),
         ({"image_size": (8, 8), "flip": 1}, "flip"),
         ({"image_size": (8, 8), "views": 2}, "views"),
         ({"image_size": (8, 8), "flip": True, "views": 17}, "views"),

@@ -12,8 +12,6 @@ from covey import (
     ClassLabel,
     Features,
     Ragged,
-    RecordReader,
-    RecordWriter,
     Sparse,
     Steps,
     Tensor,
@@ -172,21 +170,6 @@ def test_sequence_examples_are_inferred():
         "bag": Steps("int64", (None,)),
     }
     assert plain(features.decode(sequence_example())["bag"]) == [[1], [], [2, 3]]
-
-
-def test_files(tmp_path):
-    features = Features({"x": Tensor("float32", (2,)), "label": "int64"})
-    with RecordWriter(tmp_path / "x") as writer:
-        for i in range(100):
-            writer.write(features.encode({"x": [i, -i], "label": i}))
-    specs = {name: tensorflow_spec(feature) for name, feature in features.items()}
-    dataset = tf.data.TFRecordDataset(str(tmp_path / "x")).batch(100)
-    parsed = tf.io.parse_example(next(iter(dataset)), specs)
-    with RecordReader(tmp_path / "x") as reader:
-        (block,) = reader.blocks()
-    columns = features.decode_batch(block)
-    assert columns["x"].tolist() == parsed["x"].numpy().tolist()
-    assert columns["label"].tolist() == parsed["label"].numpy().tolist()
 
 
 def test_values_of_other_libraries():

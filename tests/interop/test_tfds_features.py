@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from schemas import NUMBERS, datasets, plain, same
+from schemas import NUMBERS, agree, datasets, plain, same
 
 import covey
 from covey import (
@@ -87,12 +87,6 @@ def check_error(error, reason, **fields):
     """Check a part of the reason of an error, and its fields."""
     assert reason in error.reason
     assert {name: getattr(error, name) for name in fields} == fields
-
-
-def agree(ours, theirs):
-    if isinstance(ours, dict):
-        return set(ours) == set(theirs) and all(agree(ours[key], theirs[key]) for key in ours)
-    return same(ours, theirs)
 
 
 # Features that TFDS has too.
@@ -508,6 +502,10 @@ MADE = {
             for k in range(i + 1)
         ],
     ),
+    "things": (
+        T.Sequence({"mask": T.Image(shape=(4, 5, 1)), "kind": np.int64}),
+        lambda i: [{"mask": PIXELS[..., :1] + np.uint8(k), "kind": k} for k in range(i)],
+    ),
     "dataset": (T.Dataset(np.int32), lambda i: list(range(i))),
     "mine": (Mine(shape=(2,), dtype=np.int8, encoding="bytes"), lambda i: ones("int8", 2)),
     "my audio": (MyAudio(), lambda i: np.arange(i)),
@@ -551,7 +549,11 @@ def read_by_both(made_by_tfds):
     dataset = covey.open(made_by_tfds)
     features, ours = dataset.features, list(dataset)
     no_autograph = tfds.decode.SkipDecoding()
-    decoders = {**dict.fromkeys(ENCODED, no_autograph), "episode": {"frame": no_autograph}}
+    decoders = {
+        **dict.fromkeys(ENCODED, no_autograph),
+        "episode": {"frame": no_autograph},
+        "things": {"mask": no_autograph},
+    }
     builder = tfds.builder_from_directory(made_by_tfds)
     theirs = list(builder.as_dataset(split="train", decoders=decoders))
     assert len(ours) == len(theirs) == 3
@@ -569,6 +571,19 @@ def test_covey_reads_a_dataset_of_tfds(read_by_both, name):
         if hasattr(value, "dtype") and value.dtype != object:
             found = getattr(theirs[name], "element_spec", theirs[name])
             assert value.dtype == found.dtype.as_numpy_dtype
+
+
+def test_images_in_sequences_are_not_decoded(made_by_tfds, read_by_both):
+    _, examples = read_by_both
+    for found, (encoded, _) in zip(
+        covey.open(made_by_tfds, decode_images=True), examples, strict=True
+    ):
+        assert found["image"].shape == PIXELS.shape
+        for name in ("images", "video", "videos", "things", "episode"):
+            assert same(neutral(found[name]), neutral(encoded[name]))
+        frames = zip(found["things"]["mask"], found["things"]["kind"], strict=True)
+        for frame, k in frames:
+            assert (tf.io.decode_image(frame) == PIXELS[..., :1] + np.uint8(k)).numpy().all()
 
 
 def test_features_of_a_dataset_of_tfds(read_by_both):

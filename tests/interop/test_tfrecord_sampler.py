@@ -296,8 +296,9 @@ FUNCTIONS = [with_control_flow, with_python, with_list, with_sparse, with_ragged
              with_unknown_shapes]  # fmt: skip
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("batch_size", [12, 44])
+@pytest.mark.parametrize(
+    ("function", "batch_size"), [*zip(FUNCTIONS, [12, 44] * 3 + [12], strict=True)]
+)
 def test_functions_as_in_map(blocks, function, batch_size):
     batches = TFRecordDatasetSampler(blocks, function, 2, batch_size, label="label", num_repeat=1)
     batches = batches.take(2)

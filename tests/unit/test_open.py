@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened import numbers, opened, put, put_numbers
-from schemas import datasets, same
+from schemas import agree, datasets
 from written import records, shard_paths, tidy, write
 
 import covey
@@ -21,6 +21,7 @@ from covey.errors import (
     ExampleError,
     FeatureError,
 )
+from covey.schema.codec import row_of
 
 
 @pytest.fixture(autouse=True)
@@ -549,18 +550,6 @@ def test_any_features(tmp_path_factory, dataset, compression):
             assert agree(tidy(ds[row]), tidy(expected))
             assert agree(tidy(row_of(columns, row)), tidy(expected))
     shutil.rmtree(directory)
-
-
-def agree(found, expected):
-    if isinstance(found, dict):
-        return set(found) == set(expected) and all(agree(found[k], expected[k]) for k in found)
-    return same(found, expected)
-
-
-def row_of(column, row):
-    if isinstance(column, dict):
-        return {name: row_of(each, row) for name, each in column.items()}
-    return column[row]
 
 
 def test_flat_feature_names_with_slashes(directory):
