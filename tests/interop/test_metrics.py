@@ -237,7 +237,7 @@ def nearest(x, query, k, similarity):
 @framework
 @pytest.mark.parametrize(
     ("similarity", "k", "memory_limit"),
-    [("cosine", 7, 50_000), ("euclidean", 1000, 1), ("dot", 1, 1 << 28)],
+    [("cosine", 7, 50_000), ("euclidean", 7, 1), ("dot", 1, 1 << 28), ("dot", 1000, 600)],
 )
 def test_suspicious_labels_by_a_sort(convert, similarity, k, memory_limit):
     x, y = embeddings(rows=120, classes=6)
