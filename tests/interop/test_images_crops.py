@@ -250,7 +250,7 @@ def difference(one, other):
     return np.abs(ranks[0] - ranks[1]).max()
 
 
-@pytest.mark.parametrize("image", [(375, 500), (500, 375), (64, 64), (40, 400), (9, 7)])
+@pytest.mark.parametrize("image", [(375, 500), (40, 400), (9, 7)])
 def test_distribution_of_random_boxes(image):
     made = column(image_size=(224, 224), crop="random")
     found, theirs = boxes(made, image)[:, :4], reference_boxes(image, 20_000)
