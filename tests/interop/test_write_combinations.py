@@ -12,7 +12,7 @@ from write_cases import Started, in_parts, locally, write_cases
 
 from covey.engines import Processes
 
-CASES = int(os.environ.get("COVEY_WRITE_CASES", "80"))
+CASES = int(os.environ.get("COVEY_WRITE_CASES", "200"))
 
 
 @pytest.fixture(scope="module")
