@@ -25,7 +25,7 @@ import numpy as np
 import covey
 from benchmarks.data import FOLDER, Data, small
 from benchmarks.measure import Table, in_turn, machine, rate
-from covey._threads import cpu_count
+from covey._fork import cpu_count
 from covey.engines import Processes
 
 TARGET = FOLDER / "distributed"

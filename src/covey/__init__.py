@@ -100,6 +100,8 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"covey.{name}")
     if name not in _MODULES:
+        if name.startswith("_"):  # `from covey import _core` asks for the attribute first
+            raise AttributeError(name)
         from covey.errors import closest
 
         similar = closest(name, __dir__())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ def is_hidden(name: str) -> bool:
 
 def temporary_name() -> str:
     """Return a name for a file or directory that a killed writer may leave behind."""
-    return f".covey-{secrets.token_hex(8)}.tmp"
+    return f".covey-{os.urandom(8).hex()}.tmp"
 
 
 def is_temporary(name: str) -> bool:
@@ -122,6 +120,8 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(os.path.realpath(source), target)  # a symbolic link may be relative
     except OSError:
+        import shutil
+
         shutil.copy2(source, target)
         sync(target)
 
@@ -160,6 +160,8 @@ def remove_any(path: Path) -> None:
     """Remove a directory, a file or a symbolic link, as far as permissions allow."""
     with contextlib.suppress(OSError, RecursionError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
+            import shutil
+
             shutil.rmtree(path, ignore_errors=True)
         else:
             os.unlink(path)

@@ -1,4 +1,7 @@
-"""Fork safety: a child process has neither the threads nor the connections of its parent."""
+"""The process: its CPUs, and fork safety.
+
+A child process has neither the threads nor the connections of its parent.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,13 @@ import weakref
 # Connections of the parent that a child must not close: closing a connection of fsspec removes it
 # from the event loop, whose descriptors the two processes share.
 _INHERITED: list[object] = []
+
+
+def cpu_count() -> int:
+    """Return the number of CPUs that this process may use, the default number of threads."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class ForkAware:

@@ -12,7 +12,6 @@ import fcntl
 import os
 import re
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -126,7 +125,7 @@ def _take(descriptor: int, directory: Path) -> bool:
 
 def owner() -> str:
     """Return the content of the owner file of a staging directory."""
-    return f"process {os.getpid()} on {socket.gethostname()}"
+    return f"process {os.getpid()} on {os.uname().nodename}"
 
 
 class DeferredSignals:

@@ -21,13 +21,10 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import hashlib
 import os
 import posixpath
 import re
-import secrets
 import time
-from calendar import timegm
 from collections.abc import Iterable, Sequence
 
 from covey.errors import FormatError
@@ -142,11 +139,13 @@ def shard_name(dataset: str, split: str, shard: int, shards: int) -> str:
 
 def new_token() -> str:
     """Return a token that no other version of a split has."""
-    return f"{time.strftime(_TOKEN_TIME, time.gmtime())}-{secrets.token_hex(4)}"
+    return f"{time.strftime(_TOKEN_TIME, time.gmtime())}-{os.urandom(4).hex()}"
 
 
 def token_time(token: str) -> float:
     """Return the time at which a token was created, in seconds since the epoch."""
+    from calendar import timegm
+
     try:
         return timegm(time.strptime(token.partition("-")[0], _TOKEN_TIME))
     except ValueError:  # digits that are not a date
@@ -324,6 +323,8 @@ def unique_sidecar_stem(names: Sequence[str]) -> str:
     >>> unique_sidecar_stem(["birds.tfrecord"]), unique_sidecar_stem(["birds.tfrec"])
     ('birds-30fb7dd06235', 'birds-346cb2211503')
     """
+    import hashlib
+
     digest = hashlib.blake2b("\0".join(names).encode(errors="surrogatepass"), digest_size=6)
     stem = sidecar_stem(posixpath.basename(names[0])) if len(names) == 1 else ""
     return f"{stem[:_MAX_STEM_CHARACTERS] or 'covey'}-{digest.hexdigest()}"

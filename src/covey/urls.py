@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote, unquote
 
 from covey.errors import DatasetError, StorageError
 
@@ -124,6 +123,8 @@ class Url:
     @property
     def name(self) -> str:
         """The last part of the path, decoded."""
+        from urllib.parse import unquote
+
         name = self.path.rpartition("/")[2]
         return unquote(name) if self.is_http else name
 
@@ -134,6 +135,8 @@ class Url:
 
     def join(self, name: str) -> Url:
         """Return the URL of a file or directory in this directory."""
+        from urllib.parse import quote
+
         name = quote(name) if self.is_http else name
         return replace(self, path=f"{self.path}/{name}" if self.path else name)
 

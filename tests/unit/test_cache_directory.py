@@ -2,18 +2,20 @@
 
 import os
 import sys
+import tempfile
 
 import pytest
 
 from covey.errors import StorageError
-from covey.storage import cache, cache_directory, cache_limit
+from covey.storage import cache
+from covey.storage.cache import cache_directory, cache_limit
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch, tmp_path):
     for name in ("COVEY_CACHE", "COVEY_CACHE_BYTES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 OTHER_USER = 12345

@@ -14,7 +14,6 @@ from covey.errors import DatasetError, FeatureError, check
 from covey.labels import is_string, merge_names
 from covey.reading import Gatherer
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.merge import unify
 from covey.schema.types import REQUIRED, Feature
 
 if TYPE_CHECKING:
@@ -160,6 +159,8 @@ def _merge_features(
                 kind = ClassLabel(names=names, default=kind.default)
                 given[number] = each.replace({label: kind})
     try:
+        from covey.schema.merge import unify
+
         features = unify(*given)
     except FeatureError as error:
         raise DatasetError(

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._html import features_html
 from covey._text import count_of, outline
 from covey.classes import ClassNames, ClassTable, Labels, check_labels
-from covey.dataset import export
 from covey.dataset.combine import add, divide, number_classes
 from covey.dataset.selection import Ids, RawRecords, Selection, parse_ids
 from covey.errors import (
@@ -37,7 +35,6 @@ from covey.plan.epochs import Remainder
 from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
 from covey.reading.rows import Table
-from covey.results import SkippedRecord
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Unpack
 
+    from covey.results import SkippedRecord
     from covey.view import View
 
 Class = int | str | bytes
@@ -147,6 +145,8 @@ class Dataset:
         return f"{count}, {classes} of {shorten(self.label)!r}"
 
     def _repr_html_(self) -> str:
+        from covey._html import features_html
+
         return features_html(f"covey.Dataset: {self._counts()}", self.features)
 
     def __enter__(self) -> Dataset:
@@ -592,6 +592,8 @@ class Dataset:
         Args:
             select: The features, by default all.
         """
+        from covey.dataset import export
+
         return export.to_pandas(self, select)
 
     def to_hf(
@@ -606,6 +608,8 @@ class Dataset:
             streaming: Return an IterableDataset that reads the shards when it is iterated. By
                 default all examples are read into memory.
         """
+        from covey.dataset import export
+
         return export.to_hf(self, select, streaming=streaming)
 
     @staticmethod
@@ -627,6 +631,8 @@ class Dataset:
             split: Name of the split; by default that of the dataset, or ``"train"``.
             options: Options of :func:`covey.write`, such as `label` or ``mode="overwrite"``.
         """
+        from covey.dataset import export
+
         return export.from_hf(dataset, path, split=split, **options)
 
     # Display.

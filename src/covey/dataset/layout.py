@@ -31,10 +31,8 @@ from covey.filenames import (
 from covey.index import ShardFiles
 from covey.labels import declared_label
 from covey.schema import Features, Tensor
-from covey.schema.tfds import features_from_tfds
 from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
-from covey.tfrecord import RecordReader
 from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import RegularFile, os_errors
 from covey.urls import AnyPath, parse_paths, shown
@@ -275,6 +273,7 @@ def _features(
     storage: Storage, directory: str, splits: Mapping[str, SplitFiles]
 ) -> Features | None:
     """Return the features in TFDS' files; None if there are no such files."""
+    from covey.schema.tfds import features_from_tfds
 
     def read(name: str) -> bytes:
         return storage.read(storage.join(directory, name))
@@ -287,6 +286,8 @@ def _features(
 
 def _infer(storage: Storage, splits: Mapping[str, SplitFiles]) -> Features:
     """Return the features of the values in the first records; lists may have any length."""
+    from covey.tfrecord import RecordReader
+
     for path in (path for split in splits.values() for path in split.files.paths):
         source = storage.open_stream(path) if storage.is_remote else RegularFile(path)
         with source as file, RecordReader(file) as reader:

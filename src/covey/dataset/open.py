@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,12 @@ from covey.index import GUESS, Index, IndexBuilder, IndexMetadata, find_or_build
 from covey.labels import merge_names
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
-from covey.schema.merge import unify
 from covey.splits import SplitTerm, parse_split, resolve_split
-from covey.tfrecord.scan import OnError
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath
+
+if TYPE_CHECKING:
+    from covey.tfrecord.scan import OnError
 
 # Missing shards that a message lists.
 _MAX_LISTED = 5
@@ -236,6 +237,10 @@ def _check_records(split: SplitFiles, index: Index, on_error: OnError) -> None:
 
 def _merge_features(metadata: Sequence[IndexMetadata], layout: Layout) -> Features:
     """Return the features that match all splits."""
+    if len(metadata) == 1:
+        return metadata[0].features
+    from covey.schema.merge import unify
+
     try:
         return unify(*(each.features for each in metadata))
     except FeatureError as error:

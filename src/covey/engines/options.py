@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from covey._threads import cpu_count
+from covey._fork import cpu_count
 from covey.engines.pools import Pool, ProcessPool, RayPool
 from covey.errors import DatasetError
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from covey._files import temporary_name
-from covey._threads import cpu_count
+from covey._fork import cpu_count
 from covey.engines.tasks import Outcome, run_call
 from covey.errors import DatasetError, TaskError
 

@@ -1,10 +1,9 @@
 """The index of a split: the location, the length and the class of every record.
 
-``format`` defines the files, ``read`` verifies and maps them, ``build`` scans shards, ``store``
-finds an index beside the shards or in the cache.
+``format`` defines the files, ``read`` verifies and maps them, ``store`` finds an index beside the
+shards or in the cache, ``build`` scans shards.
 """
 
-from covey.index.build import GUESS, IndexBuilder, ShardFiles
 from covey.index.format import (
     BY_FILE,
     IndexMetadata,
@@ -15,11 +14,13 @@ from covey.index.format import (
     row_dtype,
     write_classes,
 )
-from covey.index.labels import KnownLabels, Label
 from covey.index.read import Index, read_index, read_metadata
 from covey.index.store import (
+    GUESS,
     ChangedShard,
     FoundIndex,
+    IndexBuilder,
+    ShardFiles,
     changed_state,
     find_changed,
     find_index,
@@ -36,8 +37,6 @@ __all__ = [
     "IndexBuilder",
     "IndexMetadata",
     "IndexWriter",
-    "KnownLabels",
-    "Label",
     "Shard",
     "ShardFiles",
     "changed_state",

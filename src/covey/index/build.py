@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey._fork import cpu_count
 from covey._progress import Progress
-from covey._threads import cpu_count
 from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError
 from covey.index.format import (
@@ -24,10 +24,11 @@ from covey.index.format import (
     fingerprint_of,
     row_dtype,
 )
-from covey.index.labels import KnownLabels, Label, LabelReader, label_reader
+from covey.index.labels import Label, LabelReader, label_reader
 from covey.index.read import Index
 from covey.index.scan import map_blocks, open_source, scan_shards, state_of
-from covey.labels import Classes, guess_label
+from covey.index.store import GUESS, IndexBuilder, ShardFiles
+from covey.labels import guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
@@ -36,27 +37,6 @@ from covey.storage import Stat, Storage
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import RecordLocations
 from covey.tfrecord.scan import OnError
-
-GUESS = object()
-"""Value of ``label``: guess the label feature."""
-
-
-@dataclass(frozen=True)
-class ShardFiles:
-    """The shards of a split, local or remote."""
-
-    storage: Storage
-    directory: str
-    """The directory that the names are relative to."""
-    names: tuple[str, ...]
-    keeps_index: bool = True
-    """Whether the directory may contain the index of these shards; it may also be a distant common
-    ancestor of them."""
-
-    @cached_property
-    def paths(self) -> list[str]:
-        """The path of each shard."""
-        return [self.storage.join(self.directory, name) for name in self.names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,161 +55,126 @@ class ScannedShard:
     """The images of each image feature; None if the features are not known."""
 
 
-@dataclass(frozen=True)
-class IndexBuilder:
-    """Builder of the index of shards.
+def build(builder: IndexBuilder, files: ShardFiles) -> Index:
+    """Return the index of the shards.
+
+    Raises:
+        CorruptRecordError, ExampleError: If a record is corrupt.
+        DatasetError: If the label is not valid, or a shard is missing.
+        FileChangedError: If a shard changes while it is scanned.
+    """
+    if builder.describe is not None:
+        features, label = builder.describe()
+        described = replace(builder, features=features, declared_label=label, describe=None)
+        return build(described, files)
+    stats = []
+    for path, stat in zip(files.paths, files.storage.stat(files.paths), strict=True):
+        if stat is None:
+            raise DatasetError("the shard is missing", path=path)
+        stats.append(stat)
+    known = builder.declared if builder.declared is not None else builder.features
+    if known is None:
+        known = _first_features(builder, files, stats)
+    if builder.label is not GUESS:
+        return _build(builder, files, stats, known, cast("Label | LabelReader", builder.label))
+    guess = builder.declared_label if builder.declared_label in known else guess_label(known)
+    try:
+        return _build(builder, files, stats, known, guess)
+    except (ExampleError, FeatureError, DatasetError):
+        if guess is None:
+            raise
+        return _build(builder, files, stats, known, None)  # only its name is that of a label
+
+
+def _build(
+    builder: IndexBuilder,
+    files: ShardFiles,
+    stats: Sequence[Stat],
+    known: Features,
+    label: Label | LabelReader,
+) -> Index:
+    features = builder.features
+    if features is None and builder.on_error == "skip":
+        features = builder.declared  # no survey: records that are not Examples fail on access
+    if callable(label) and builder.declared is None and features is None:
+        # The function takes complete examples, so all features must be known first.
+        scanned = _scan(builder, files, stats, None, surveys=True)
+        features = known = _all_features(builder, scanned, files)
+    reader = None  # without records
+    if known or isinstance(label, LabelReader):
+        reader = label_reader(label, known, files.names)
+    scanned = _scan(builder, files, stats, reader, surveys=features is None)
+    if features is None:
+        features = _all_features(builder, scanned, files)
+    shards = []
+    for name, each, stat in zip(files.names, scanned, stats, strict=True):
+        version = "" if builder.order else stat.version
+        shards.append(Shard(name, each.records, stat.size, each.fingerprint, version))
+    return _assemble(features, reader, tuple(shards), scanned, builder.order)
+
+
+def _scan(
+    builder: IndexBuilder,
+    files: ShardFiles,
+    stats: Sequence[Stat],
+    reader: LabelReader | None,
+    *,
+    surveys: bool,
+) -> list[ScannedShard]:
+    """Scan all shards.
 
     Args:
-        features: The features of the records; None infers them from all records.
-        label: The label feature, a function of an example, or :data:`covey.index.BY_FILE`;
-            :data:`GUESS` takes the feature that is most likely the label, if its values are valid.
-        declared: The features that the caller declared; the label is decoded with them.
-        declared_label: The label that the metadata of the dataset declares; :data:`GUESS` prefers
-            it.
-        order: How covey ordered the records; empty if covey did not write them.
-        on_error: ``"skip"`` skips corrupt records.
-        mmap: Map large arrays of an existing index into memory; False reads them.
-        threads: The number of threads; by default the number of CPU cores.
-        progress: Show a progress bar (default: if stderr is a terminal).
-        describe: Function that returns `features` and `declared_label`, called before a scan.
+        files: The shards.
+        stats: Their states.
+        reader: Reader of the class ids.
+        surveys: Whether to survey the features of the records.
     """
+    features = builder.features if builder.features is not None else builder.declared
+    with Progress(builder.progress, None, "indexing") as bar:
+        scan = _Scan(files, stats, reader, surveys, features, builder.on_error, bar.add)
+        scans = [partial(scan.shard, number) for number in range(len(stats))]
+        return scan_shards(scans, builder.threads or cpu_count())
 
-    features: Features | None = None
-    label: Label | LabelReader | object = GUESS
-    _: KW_ONLY
-    declared: Features | None = None
-    declared_label: str | None = None
-    order: Mapping[str, Any] = field(default_factory=dict)
-    on_error: OnError = "raise"
-    mmap: bool = True
-    threads: int | None = None
-    progress: bool | None = None
-    describe: Callable[[], tuple[Features | None, str | None]] | None = None
 
-    def __post_init__(self) -> None:
-        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise DatasetError(option="threads", found=self.threads, allowed="an integer >= 1")
+def _first_features(builder: IndexBuilder, files: ShardFiles, stats: Sequence[Stat]) -> Features:
+    """Return the features of the first record, to find the label before all are read."""
+    for path, stat in zip(files.paths, stats, strict=True):
+        with (
+            open_shard(files.storage, path, stat) as file,
+            RecordReader(file, on_error=builder.on_error) as reader,
+        ):
+            for block in reader.blocks():
+                survey = _core.Survey()
+                survey_block(survey, block[:1])
+                features = Features(survey_kinds([survey]))
+                if isinstance(builder.label, str) and builder.label not in (BY_FILE, *features):
+                    raise DatasetError(
+                        path=path,
+                        record=block.first,
+                        option="label",
+                        found=builder.label,
+                        choices=features,
+                    )
+                return features
+    return Features({})
 
-    def like(self, metadata: IndexMetadata) -> IndexBuilder:
-        """Return the builder that rebuilds an index with the features and class ids it had."""
-        label: Label | LabelReader = metadata.label
-        if metadata.label not in (None, BY_FILE):
-            strings = metadata.label_strings or ()
-            label = KnownLabels(Classes(metadata.features, metadata.label, strings))
-        return replace(
-            self, features=metadata.features, label=label, order=metadata.order, describe=None
-        )
 
-    def build(self, files: ShardFiles) -> Index:
-        """Return the index of the shards.
-
-        Raises:
-            CorruptRecordError, ExampleError: If a record is corrupt.
-            DatasetError: If the label is not valid, or a shard is missing.
-            FileChangedError: If a shard changes while it is scanned.
-        """
-        if self.describe is not None:
-            features, label = self.describe()
-            described = replace(self, features=features, declared_label=label, describe=None)
-            return described.build(files)
-        stats = []
-        for path, stat in zip(files.paths, files.storage.stat(files.paths), strict=True):
-            if stat is None:
-                raise DatasetError("the shard is missing", path=path)
-            stats.append(stat)
-        known = self.declared if self.declared is not None else self.features
-        if known is None:
-            known = self._first_features(files, stats)
-        if self.label is not GUESS:
-            return self._build(files, stats, known, cast("Label | LabelReader", self.label))
-        guess = self.declared_label if self.declared_label in known else guess_label(known)
-        try:
-            return self._build(files, stats, known, guess)
-        except (ExampleError, FeatureError, DatasetError):
-            if guess is None:
-                raise
-            return self._build(files, stats, known, None)  # only its name is that of a label
-
-    def _build(
-        self, files: ShardFiles, stats: Sequence[Stat], known: Features, label: Label | LabelReader
-    ) -> Index:
-        features = self.features
-        if features is None and self.on_error == "skip":
-            features = self.declared  # no survey: records that are not Examples fail on access
-        if callable(label) and self.declared is None and features is None:
-            # The function takes complete examples, so all features must be known first.
-            scanned = self._scan(files, stats, None, surveys=True)
-            features = known = self._all_features(scanned, files)
-        reader = None  # without records
-        if known or isinstance(label, LabelReader):
-            reader = label_reader(label, known, files.names)
-        scanned = self._scan(files, stats, reader, surveys=features is None)
-        if features is None:
-            features = self._all_features(scanned, files)
-        shards = []
-        for name, each, stat in zip(files.names, scanned, stats, strict=True):
-            version = "" if self.order else stat.version
-            shards.append(Shard(name, each.records, stat.size, each.fingerprint, version))
-        return _assemble(features, reader, tuple(shards), scanned, self.order)
-
-    def _scan(
-        self,
-        files: ShardFiles,
-        stats: Sequence[Stat],
-        reader: LabelReader | None,
-        *,
-        surveys: bool,
-    ) -> list[ScannedShard]:
-        """Scan all shards.
-
-        Args:
-            files: The shards.
-            stats: Their states.
-            reader: Reader of the class ids.
-            surveys: Whether to survey the features of the records.
-        """
-        features = self.features if self.features is not None else self.declared
-        with Progress(self.progress, None, "indexing") as bar:
-            scan = _Scan(files, stats, reader, surveys, features, self.on_error, bar.add)
-            scans = [partial(scan.shard, number) for number in range(len(stats))]
-            return scan_shards(scans, self.threads or cpu_count())
-
-    def _first_features(self, files: ShardFiles, stats: Sequence[Stat]) -> Features:
-        """Return the features of the first record, to find the label before all are read."""
-        for path, stat in zip(files.paths, stats, strict=True):
-            with (
-                open_shard(files.storage, path, stat) as file,
-                RecordReader(file, on_error=self.on_error) as reader,
-            ):
-                for block in reader.blocks():
-                    survey = _core.Survey()
-                    survey_block(survey, block[:1])
-                    features = Features(survey_kinds([survey]))
-                    if isinstance(self.label, str) and self.label not in (BY_FILE, *features):
-                        raise DatasetError(
-                            path=path,
-                            record=block.first,
-                            option="label",
-                            found=self.label,
-                            choices=features,
-                        )
-                    return features
+def _all_features(
+    builder: IndexBuilder, scanned: Sequence[ScannedShard], files: ShardFiles
+) -> Features:
+    counts = RecordCounts.join(each.counts for each in scanned)
+    if not counts.records:
         return Features({})
-
-    def _all_features(self, scanned: Sequence[ScannedShard], files: ShardFiles) -> Features:
-        counts = RecordCounts.join(each.counts for each in scanned)
-        if not counts.records:
-            return Features({})
-        try:
-            return Features(record_kinds(counts))
-        except FeatureError as error:
-            if self.declared is not None:
-                return self.declared
-            count = len(files.names)
-            note = "" if count == 1 else f" (records are counted through all {count} files)"
-            raise DatasetError(
-                f"{error}{note}", path=files.directory, remedy="pass features="
-            ) from None
+    try:
+        return Features(record_kinds(counts))
+    except FeatureError as error:
+        if builder.declared is not None:
+            return builder.declared
+        count = len(files.names)
+        note = "" if count == 1 else f" (records are counted through all {count} files)"
+        raise DatasetError(
+            f"{error}{note}", path=files.directory, remedy="pass features="
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,13 @@ covey wrote it together with the shards, the shards were modified, which raises 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -30,19 +29,106 @@ from covey.errors import (
     StorageError,
     StoragePermissionError,
 )
-from covey.index.build import GUESS, IndexBuilder, ShardFiles
-from covey.index.format import IndexMetadata, Shard, index_names
+from covey.index.format import BY_FILE, IndexMetadata, Shard, index_names
 from covey.index.read import Index, max_array_bytes, read_index, read_metadata
-from covey.storage import LocalStorage, Stat, Storage, cache_limit, remove_stale_temporaries
-from covey.storage.cache import DiskCache
+from covey.storage import LocalStorage, Stat, Storage, remove_stale_temporaries
 from covey.storage.local import index_temporary, local_version
 from covey.untrusted import RegularFile
+
+if TYPE_CHECKING:
+    from covey.index.labels import Label, LabelReader
+    from covey.schema import Features
+    from covey.storage.cache import DiskCache
+    from covey.tfrecord.scan import OnError
 
 # Upper bound of the size of the metadata of an index, to reserve space in the cache.
 _METADATA_BYTES = 1 << 16
 
 # A longer array is read by concurrent requests.
 _MAX_READ_BYTES = 8 << 20
+
+
+GUESS = object()
+"""Value of ``label``: guess the label feature."""
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The shards of a split, local or remote."""
+
+    storage: Storage
+    directory: str
+    """The directory that the names are relative to."""
+    names: tuple[str, ...]
+    keeps_index: bool = True
+    """Whether the directory may contain the index of these shards; it may also be a distant common
+    ancestor of them."""
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The path of each shard."""
+        return [self.storage.join(self.directory, name) for name in self.names]
+
+
+@dataclass(frozen=True)
+class IndexBuilder:
+    """Builder of the index of shards.
+
+    Args:
+        features: The features of the records; None infers them from all records.
+        label: The label feature, a function of an example, or :data:`covey.index.BY_FILE`;
+            :data:`GUESS` takes the feature that is most likely the label, if its values are valid.
+        declared: The features that the caller declared; the label is decoded with them.
+        declared_label: The label that the metadata of the dataset declares; :data:`GUESS` prefers
+            it.
+        order: How covey ordered the records; empty if covey did not write them.
+        on_error: ``"skip"`` skips corrupt records.
+        mmap: Map large arrays of an existing index into memory; False reads them.
+        threads: The number of threads; by default the number of CPU cores.
+        progress: Show a progress bar (default: if stderr is a terminal).
+        describe: Function that returns `features` and `declared_label`, called before a scan.
+    """
+
+    features: Features | None = None
+    label: Label | LabelReader | object = GUESS
+    _: KW_ONLY
+    declared: Features | None = None
+    declared_label: str | None = None
+    order: Mapping[str, Any] = field(default_factory=dict)
+    on_error: OnError = "raise"
+    mmap: bool = True
+    threads: int | None = None
+    progress: bool | None = None
+    describe: Callable[[], tuple[Features | None, str | None]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise DatasetError(option="threads", found=self.threads, allowed="an integer >= 1")
+
+    def like(self, metadata: IndexMetadata) -> IndexBuilder:
+        """Return the builder that rebuilds an index with the features and class ids it had."""
+        from covey.index.labels import KnownLabels
+        from covey.labels import Classes
+
+        label: Label | LabelReader = metadata.label
+        if metadata.label not in (None, BY_FILE):
+            strings = metadata.label_strings or ()
+            label = KnownLabels(Classes(metadata.features, metadata.label, strings))
+        return replace(
+            self, features=metadata.features, label=label, order=metadata.order, describe=None
+        )
+
+    def build(self, files: ShardFiles) -> Index:
+        """Return the index of the shards.
+
+        Raises:
+            CorruptRecordError, ExampleError: If a record is corrupt.
+            DatasetError: If the label is not valid, or a shard is missing.
+            FileChangedError: If a shard changes while it is scanned.
+        """
+        from covey.index.build import build
+
+        return build(self, files)
 
 
 # Finding.
@@ -105,6 +191,8 @@ def find_index(
         except (FormatError, FileNotFoundError):
             corrupt = metadata
             if files.storage.is_remote:
+                import shutil
+
                 shutil.rmtree(directory, ignore_errors=True)
             continue
         if directory != Path(files.directory):
@@ -166,7 +254,13 @@ def _cache_location(files: ShardFiles, stem: str, label: object) -> Path:
     """Return the directory of the cache for the index that a reader builds of these shards."""
     key = "" if label is GUESS else repr(label)
     location = files.storage.clean(files.directory)
-    return Path(DiskCache(cache_limit()).entry_path("indexes", location, stem, key))
+    return Path(_cache().entry_path("indexes", location, stem, key))
+
+
+def _cache() -> DiskCache:
+    from covey.storage.cache import DiskCache, cache_limit
+
+    return DiskCache(cache_limit())
 
 
 # Comparing shards with their index.
@@ -270,7 +364,7 @@ def _make_room(directory: Path, size: int) -> None:
         present = sum(each.lstat().st_size for each in directory.iterdir())
     except FileNotFoundError:
         present = 0
-    DiskCache(cache_limit()).make_room(size, {os.fspath(directory): present})
+    _cache().make_room(size, {os.fspath(directory): present})
 
 
 def _fetch(files: ShardFiles, stem: str) -> Path | None:
@@ -282,6 +376,8 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     Raises:
         StorageError: If it cannot be read, or the cache cannot be written.
     """
+    import hashlib
+
     storage, names = files.storage, index_names(stem)
     path = storage.join(files.directory, names["metadata"])
     try:
@@ -290,7 +386,7 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     # Some servers deny access to files that do not exist.
     except (FileNotFoundError, StoragePermissionError, FormatError):
         return None
-    cache = DiskCache(cache_limit())
+    cache = _cache()
     directory = Path(cache.entry_path("indexes", hashlib.sha256(content).hexdigest()))
     with cache.wrap_os_errors():
         if (directory / names["metadata"]).exists():

@@ -14,7 +14,6 @@ from covey.arrays import StringArray
 from covey.errors import FeatureError, ImageSizeError, check, list_names
 from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
-from covey.loader.padding import Padding, stack
 from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Image, Tensor
 from covey.schema.codec import flat_items, leaf, nest, row_of
@@ -23,6 +22,7 @@ from covey.schema.pixels import ImageColumn, count_native, decode_each, locate_s
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset
+    from covey.loader.padding import Padding
     from covey.loader.prefetch import NativeSource
 
 Ids = NDArray[np.int64]
@@ -81,6 +81,8 @@ class BatchFormat:
         """Decoded features: those of x, and the label if it can be compared with the index."""
         self._padding: Padding | None = None
         if options.is_padded:
+            from covey.loader.padding import Padding
+
             self._padding = Padding(decoded, names, options, extra_padding)
         self._check_image_options()
 
@@ -307,6 +309,8 @@ class BatchFormat:
         key: BatchKey,
         check_cancelled: Callable[[], None],
     ) -> Any:
+        from covey.loader.padding import stack
+
         results = []
         for row in range(len(ids)):
             check_cancelled()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from covey._html import features_html
 from covey._text import count_of, outline
 from covey.errors import ClosedError, PlanError, SmallClassesWarning, check_int
 from covey.loader.batch import BatchFormat, Format
@@ -94,6 +93,8 @@ class Loader:
         form, features = self._format, Features({})
         if isinstance(form, BatchFormat):
             features = form.examples.features.select(form.names)
+        from covey._html import features_html
+
         return features_html(self._title().strip("<>"), features, self._rows())
 
     def __enter__(self) -> Loader:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from covey._threads import cpu_count
+from covey._fork import cpu_count
 from covey.errors import FeatureError, PlanError, check, check_int
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey

@@ -12,21 +12,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._threads import DaemonThreads, ordered_map
 from covey.errors import ClosedError
 from covey.loader.batch import BatchFormat, Format, Ids, Prefetch
 from covey.loader.options import LoadOptions
-from covey.loader.read_ahead import ReadAhead
 from covey.plan import Plan
 from covey.plan.base import BatchKey
 from covey.schema.codec import RowArray
 from covey.schema.pixels import ImageColumn
+
+if TYPE_CHECKING:
+    from covey.loader.read_ahead import ReadAhead
 
 # The shards of the examples of the first steps are opened before the first batch is built.
 _STEPS_OPENED_FIRST = 4
@@ -326,10 +327,14 @@ class ThreadedProducer(Producer):
     def __init__(
         self, builder: BatchBuilder, steps: int, options: LoadOptions, fetch: Prefetch | None
     ) -> None:
+        from covey._threads import DaemonThreads, ordered_map
+
         self._builder = builder
         self._steps = steps
         self._ahead: ReadAhead | None = None
         if fetch is not None:
+            from covey.loader.read_ahead import ReadAhead
+
             self._ahead = ReadAhead(lambda step: builder.draw(step)[0], fetch, steps)
         threads = min(options.thread_count, steps)
         prefetch = 2 * threads if options.prefetch is None else options.prefetch

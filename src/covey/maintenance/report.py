@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from covey._threads import cpu_count
+from covey._fork import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, list_names
 from covey.filenames import INFO_FILE, newest_versions, record_file_stem

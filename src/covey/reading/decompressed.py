@@ -26,8 +26,8 @@ from covey.index import Index, Shard, ShardFiles, changed_state
 from covey.index.format import fingerprint_of
 from covey.reading.rows import Pins, Table
 from covey.schema.diagnostics import changed_error
-from covey.storage import LocalStorage, Stat, cache_limit
-from covey.storage.cache import DiskCache, pin
+from covey.storage import LocalStorage, Stat
+from covey.storage.cache import DiskCache, cache_limit, pin
 from covey.storage.local import local_stat
 from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.compression import Compression, Inflater, StreamError, detect_compression

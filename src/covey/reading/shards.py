@@ -25,7 +25,7 @@ from covey.index import changed_state
 from covey.index.format import FINGERPRINT_BYTES, Shard, fingerprint_from
 from covey.reading.rows import Segments, Table
 from covey.schema.diagnostics import changed_error
-from covey.storage import Stat, cache_limit
+from covey.storage import Stat
 from covey.untrusted import check_regular, os_errors, read_at
 
 if TYPE_CHECKING:
@@ -229,6 +229,8 @@ class Shards:
         shards, begins, ends = segments.shards[rows], segments.begins[rows], segments.ends[rows]
         numbers = [number for number in np.unique(shards).tolist() if self._is_remote(number)]
         new = [number for number in numbers if number not in self._cached]
+        from covey.storage.cache import cache_limit
+
         threads = min(len(new), _MAX_OPENING, cache_limit(self._cache_bytes) // _OPENING_BYTES)
         if threads > 1:
             from concurrent.futures import ThreadPoolExecutor

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from covey._fork import cpu_count
 from covey._progress import Progress
-from covey._threads import cpu_count
 from covey.adapters import as_array
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import find_layout

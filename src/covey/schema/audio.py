@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from covey.arrays import RaggedArray
 from covey.errors import FeatureError, check
 from covey.schema.columns import MAX_EXAMPLE_BYTES, Column, Shape, as_array
-from covey.schema.images import explained_import, file_of
+from covey.schema.images import explained_import, file_of, is_hugging_face_image
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED
 
@@ -388,3 +388,8 @@ def _is_truncated(data: bytes) -> bool:
         lengths = page[27 : 27 + page[26]] if len(page) > 26 else b""
         return len(page) <= 26 or 27 + page[26] + sum(lengths) > len(page)
     return False
+
+
+def is_hugging_face_file(value: Any) -> bool:
+    """Return whether a value is a dict that represents an image or a sound."""
+    return is_hugging_face_image(value) or is_hugging_face_audio(value)

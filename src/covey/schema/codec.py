@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import CoveyError, ExampleError, FeatureError
+from covey.schema.audio import is_hugging_face_file
 from covey.schema.columns import Column
 from covey.schema.diagnostics import (
     RecordLocation,
@@ -22,7 +23,6 @@ from covey.schema.diagnostics import (
     record_error,
     value_error,
 )
-from covey.schema.lattice import is_hugging_face_file
 from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
 

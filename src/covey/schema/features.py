@@ -35,7 +35,6 @@ from covey.schema.codec import (
 )
 from covey.schema.columns import Column
 from covey.schema.diagnostics import add_feature
-from covey.schema.infer import Inference, infer_column_kinds, infer_record_kinds
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
@@ -141,6 +140,8 @@ class Features(Mapping[str, Feature]):
         >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])["x"]
         Tensor(dtype='float32', shape=(), encoding='list')
         """
+        from covey.schema.infer import Inference
+
         inference = Inference(defaults)
         for example in examples:
             inference.add(example)
@@ -152,6 +153,8 @@ class Features(Mapping[str, Feature]):
 
         A record has less information than an example: values are int64, float32 or bytes.
         """
+        from covey.schema.infer import infer_record_kinds
+
         return cls(infer_record_kinds(records))
 
     @classmethod
@@ -163,6 +166,8 @@ class Features(Mapping[str, Feature]):
         >>> Features.infer_columns({"x": np.zeros((9, 28, 28), np.uint8)})["x"]
         Tensor(dtype='uint8', shape=(28, 28), encoding='bytes')
         """
+        from covey.schema.infer import infer_column_kinds
+
         return cls(infer_column_kinds(columns, defaults or {}))
 
     # A mapping of names to features.

@@ -143,11 +143,6 @@ def count_rounded(values: Any) -> tuple[int, int]:
     return int((~(is_exact | is_same)).sum()), len(level)
 
 
-def is_hugging_face_file(value: Any) -> bool:
-    """Return whether a value is a dict that represents an image or a sound."""
-    return is_hugging_face_image(value) or is_hugging_face_audio(value)
-
-
 # The feature of values.
 
 

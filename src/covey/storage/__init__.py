@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.storage.base import Stat, Storage
-from covey.storage.cache import cache_directory, cache_limit
 from covey.storage.local import LocalStorage, remove_stale_temporaries
 from covey.urls import AnyPath, is_remote, parse_path
 
@@ -18,8 +17,6 @@ __all__ = [
     "LocalStorage",
     "Stat",
     "Storage",
-    "cache_directory",
-    "cache_limit",
     "is_remote",
     "open_storage",
     "remove_stale_temporaries",

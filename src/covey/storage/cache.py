@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +51,8 @@ def cache_directory() -> Path:
         return _own_directory(Path(asked).expanduser().absolute())
     with contextlib.suppress(StorageError, RuntimeError):  # the system does not know the user
         return _own_directory(_user_directory())
+    import tempfile
+
     return _own_directory(Path(tempfile.gettempdir()) / f"covey-cache-{os.getuid()}")
 
 
@@ -193,6 +193,8 @@ class DiskCache:
         Raises:
             StorageError: If the parent belongs to another user, or cannot be created.
         """
+        import hashlib
+
         directory = _own_directory(Path(self.root, kind), links=False)
         if directory.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             directory.chmod(0o700)

@@ -7,9 +7,6 @@ import heapq
 import io
 import os
 import re
-import secrets
-import shutil
-import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +105,8 @@ class LocalStorage(Storage):
         _replace(self.clean(path), lambda temporary: link_or_copy(Path(local), Path(temporary)))
 
     def copy(self, source: str, target: str) -> None:
+        import shutil
+
         source = self.clean(source)
         _replace(self.clean(target), lambda temporary: shutil.copyfile(source, temporary))
 
@@ -124,12 +123,12 @@ class LocalStorage(Storage):
 
 def index_temporary(directory: str | os.PathLike[str]) -> AbstractContextManager[Path]:
     """Return a locked directory for temporary files that replace files of a directory."""
-    return locked_directory(Path(directory, f"{_own_prefix()}{secrets.token_hex(8)}"))
+    return locked_directory(Path(directory, f"{_own_prefix()}{os.urandom(8).hex()}"))
 
 
 def _own_prefix() -> str:
     """Return the prefix of the temporaries of this machine, whose locks are known."""
-    return f"{INDEX_TEMPORARY}{crc32c(socket.gethostname().encode()):08x}-"
+    return f"{INDEX_TEMPORARY}{crc32c(os.uname().nodename.encode()):08x}-"
 
 
 def remove_stale_temporaries(

@@ -12,16 +12,21 @@ single records.
 from typing import TYPE_CHECKING, Any
 
 from covey.tfrecord.block import LOCATION_DTYPE, Block
-from covey.tfrecord.reader import RecordReader
 
 if TYPE_CHECKING:
+    from covey.tfrecord.reader import RecordReader
     from covey.tfrecord.writer import RecordWriter
 
 __all__ = ["LOCATION_DTYPE", "Block", "RecordReader", "RecordWriter"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RecordWriter":  # not needed to read
+    # Not needed for random access by an index.
+    if name == "RecordReader":
+        from covey.tfrecord.reader import RecordReader
+
+        return RecordReader
+    if name == "RecordWriter":
         from covey.tfrecord.writer import RecordWriter
 
         return RecordWriter

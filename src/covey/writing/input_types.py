@@ -15,7 +15,7 @@ import numpy as np
 
 from covey.errors import DatasetError
 from covey.schema import SparseArray
-from covey.schema.lattice import is_hugging_face_file
+from covey.schema.audio import is_hugging_face_file
 from covey.sources import Source
 from covey.writing.inputs import Input
 

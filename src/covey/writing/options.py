@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from covey._threads import cpu_count
+from covey._fork import cpu_count
 from covey.dataset_info import check_split_name
 from covey.errors import DatasetError, FeatureError, list_names
 from covey.labels import AUTO

@@ -24,7 +24,6 @@ from covey.filenames import (
 from covey.index import (
     IndexBuilder,
     IndexMetadata,
-    KnownLabels,
     ShardFiles,
     find_changed,
     index_names,
@@ -32,6 +31,7 @@ from covey.index import (
     read_metadata,
 )
 from covey.index.format import Shard
+from covey.index.labels import KnownLabels
 from covey.labels import Classes, declared_label, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.merge import add_classes
