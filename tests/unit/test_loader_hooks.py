@@ -7,7 +7,7 @@ import pytest
 from loaded import LABELS, numbers_of, same, settles
 
 from covey.errors import ClosedError, FeatureError
-from covey.plan.base import BatchKey
+from covey.plan.balanced import BatchKey
 
 THREADS = [0, 1, 3]
 

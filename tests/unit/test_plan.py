@@ -27,9 +27,8 @@ from plan_cases import (
 
 from covey import _core
 from covey.classes import CLASS_DTYPE, ClassTable
-from covey.errors import DatasetError, PlanError, SmallClassesWarning
+from covey.errors import DatasetError, PlanError, SmallClassesWarning, check_int
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan, state
-from covey.plan.base import check_int
 
 REMAINDERS = ["keep", "drop", "fill"]
 

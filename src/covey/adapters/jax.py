@@ -10,12 +10,11 @@ import numpy as np
 
 from covey.adapters import convert, import_framework, made_ahead
 from covey.adapters.image_format import IMAGE_SCALES, ImageFormat, ImageKeywords
-from covey.errors import ClosedError, PlanError, check
+from covey.errors import ClosedError, PlanError, check, check_int
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
 from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
-from covey.plan.base import check_int
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -27,7 +27,7 @@ from covey.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
 from covey.errors import ClosedError, FeatureError, PlanError, check
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
-from covey.plan.base import BatchKey
+from covey.plan.balanced import BatchKey
 
 tf: Any = import_framework("tensorflow")
 

@@ -13,12 +13,12 @@ import torch.distributed
 from torch.utils.data import Sampler
 
 from covey.adapters import as_array
-from covey.errors import PlanError, check
+from covey.errors import PlanError, check, check_int
 from covey.loader import Loader
 from covey.loader.options import find_ray_rank
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan import state as states
-from covey.plan.base import Ids, check_int
+from covey.plan.balanced import Ids
 
 _check = partial(check, error=PlanError)
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import PlanError
+from covey.errors import PlanError, check_int
 from covey.loader.options import accepted
-from covey.plan.base import check_int, check_seed
+from covey.plan.balanced import check_seed
 from covey.schema.pixels import parse_size
 
 

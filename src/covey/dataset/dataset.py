@@ -29,12 +29,11 @@ from covey.loader.batch import BatchFormat
 from covey.loader.options import LoadKeywords, add_location
 from covey.loader.prefetch import NativeSource
 from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
-from covey.plan.balanced import Epoch, Weights
-from covey.plan.base import check_seed
+from covey.plan.balanced import Epoch, Weights, check_seed
 from covey.plan.epochs import Remainder
 from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
-from covey.reading.rows import Table
+from covey.reading.gather import Table
 from covey.schema import Features, Image
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation

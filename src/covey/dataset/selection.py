@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from covey.loader import Loader, LoadOptions
 from covey.loader.batch import RawFormat
 from covey.plan import Plan
-from covey.reading.rows import out_of_range
+from covey.reading.gather import out_of_range
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset

@@ -14,7 +14,7 @@ from covey.arrays import StringArray
 from covey.errors import FeatureError, ImageSizeError, check, list_names
 from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
-from covey.plan.base import BatchKey
+from covey.plan.balanced import BatchKey
 from covey.schema import ClassLabel, Image, Tensor
 from covey.schema.codec import flat_items, leaf, nest, row_of
 from covey.schema.diagnostics import RecordLocation

@@ -15,8 +15,7 @@ from covey.loader.options import LoadOptions
 from covey.loader.prefetch import Allocate, BatchBuilder, Producer, start_producer
 from covey.plan import BalancedPlan, Plan
 from covey.plan import state as states
-from covey.plan.balanced import Weights
-from covey.plan.base import check_step
+from covey.plan.balanced import Weights, check_step
 from covey.schema import Features
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from covey._fork import cpu_count
 from covey.errors import FeatureError, PlanError, check, check_int
 from covey.plan import Mode, Plan
-from covey.plan.base import BatchKey
+from covey.plan.balanced import BatchKey
 from covey.schema.pixels import Crop, Decode, ImageOptions
 
 SEEDED = ("rng", "step", "row")

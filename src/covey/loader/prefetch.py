@@ -22,7 +22,7 @@ from covey.errors import ClosedError
 from covey.loader.batch import BatchFormat, Format, Ids, Prefetch
 from covey.loader.options import LoadOptions
 from covey.plan import Plan
-from covey.plan.base import BatchKey
+from covey.plan.balanced import BatchKey
 from covey.schema.codec import RowArray
 from covey.schema.pixels import ImageColumn
 

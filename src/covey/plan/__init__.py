@@ -4,8 +4,7 @@ A plan stores no history and reads no file: any step can be computed at any time
 ranks.
 """
 
-from covey.plan.balanced import BalancedPlan
-from covey.plan.base import Mode, Plan
+from covey.plan.balanced import BalancedPlan, Mode, Plan
 from covey.plan.epochs import SequentialPlan, ShuffledPlan
 from covey.plan.weights import Coverage
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from covey import _core
-from covey.plan.base import Plan, check_int, check_option, check_seed
+from covey.errors import check_int
+from covey.plan.balanced import Plan, check_option, check_seed
 
 Remainder = Literal["keep", "drop", "fill"]
 

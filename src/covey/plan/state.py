@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import PlanError
-from covey.plan.balanced import BalancedPlan, Change
-from covey.plan.base import Plan
+from covey.plan.balanced import BalancedPlan, Change, Plan
 
 FORMAT = 1
 

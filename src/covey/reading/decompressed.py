@@ -24,7 +24,7 @@ from covey.errors import StorageError
 from covey.filenames import find_moved
 from covey.index import Index, Shard, ShardFiles, changed_state
 from covey.index.format import fingerprint_of
-from covey.reading.rows import Pins, Table
+from covey.reading.gather import Pins, Table
 from covey.schema.diagnostics import changed_error
 from covey.storage import LocalStorage, Stat
 from covey.storage.cache import DiskCache, cache_limit, pin

@@ -23,12 +23,12 @@ from covey.errors import StorageError
 from covey.filenames import find_moved
 from covey.index import changed_state
 from covey.index.format import FINGERPRINT_BYTES, Shard, fingerprint_from
-from covey.reading.rows import Segments, Table
 from covey.schema.diagnostics import changed_error
 from covey.storage import Stat
 from covey.untrusted import check_regular, os_errors, read_at
 
 if TYPE_CHECKING:
+    from covey.reading.gather import Segments, Table
     from covey.storage.range_cache import CachedFile, Request
 
 MAX_MAPS = 30_000

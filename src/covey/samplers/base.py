@@ -19,9 +19,9 @@ from covey.adapters.keras import (
     is_prefetching,
     is_worker,
 )
-from covey.errors import PlanError, check
+from covey.errors import PlanError, check, check_int
 from covey.loader.options import Hook, augment
-from covey.plan.base import BatchKey, check_int
+from covey.plan.balanced import BatchKey
 from covey.samplers.inputs import told_of_arrays
 
 Augmenting = Callable[..., tuple[Any, Any]]

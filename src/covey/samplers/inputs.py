@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from covey.adapters import as_array
 from covey.classes import ClassTable
-from covey.errors import DatasetError, FeatureError, PlanError, check
+from covey.errors import DatasetError, FeatureError, PlanError, check, check_int
 from covey.loader.options import add_location
-from covey.plan.base import check_int, check_seed
+from covey.plan.balanced import check_seed
 
 Ids = NDArray[np.int64]
 

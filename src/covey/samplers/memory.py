@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.adapters import Framework
-from covey.errors import FeatureError, PlanError
+from covey.errors import FeatureError, PlanError, check_int
 from covey.plan import BalancedPlan, Mode, Plan, ShuffledPlan
-from covey.plan.balanced import Weights
-from covey.plan.base import BatchKey, check_int, check_option, check_seed
+from covey.plan.balanced import BatchKey, Weights, check_option, check_seed
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 from covey.schema import Image

@@ -26,11 +26,19 @@ from covey.adapters.tensorflow import (
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, current_files, files_layout, find_layout
 from covey.dataset.open import open_layout
-from covey.errors import CoveyError, DatasetError, FeatureError, PlanError, check, shorten
+from covey.errors import (
+    CoveyError,
+    DatasetError,
+    FeatureError,
+    PlanError,
+    check,
+    check_int,
+    shorten,
+)
 from covey.index import GUESS, Index, IndexBuilder, find_index
 from covey.labels import check_ids, guess_label
 from covey.plan import BalancedPlan, Plan
-from covey.plan.base import check_int, check_option, check_seed
+from covey.plan.balanced import check_option, check_seed
 from covey.samplers.inputs import check_function, parse_class_list, parse_classes
 from covey.schema import Features
 from covey.splits import SplitTerm

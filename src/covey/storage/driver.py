@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from covey._fork import ForkAware
 from covey._threads import DaemonThreads
 from covey.errors import FileChangedError, StorageError
-from covey.storage.base import Stat
 from covey.storage.errors import TruncatedResponseError, retry, to_storage_error
+from covey.storage.local import Stat
 from covey.untrusted import RegularFile
 from covey.urls import Url
 

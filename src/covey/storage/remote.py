@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 from covey.errors import StorageError, StorageNotFoundError
-from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.driver import Driver, RemoteFile, version_of
 from covey.storage.errors import UnsupportedOperationError, retry
+from covey.storage.local import Pattern, Stat, Storage, parse_pattern
 from covey.storage.range_cache import CachedFile
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, AnyPath, Url, parse_path, shown

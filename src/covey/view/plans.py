@@ -22,7 +22,7 @@ from covey.dataset.dataset import Dataset
 from covey.loader import Loader
 from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
 from covey.plan import state as loader_state
-from covey.plan.base import MODES, BatchKey
+from covey.plan.balanced import MODES, BatchKey
 from covey.plan.epochs import REMAINDERS, Remainder
 from covey.plan.weights import NAMED, SMALL_CLASSES, SmallClasses, collect_warnings
 from covey.view.messages import Query, RequestError
