@@ -1,4 +1,6 @@
-"""Split strings: slices and sums of splits, with the syntax and rounding of TFDS.
+"""Selected records: split strings, and record ids.
+
+Split strings are slices and sums of splits, with the syntax and rounding of TFDS.
 
 ::
 
@@ -20,13 +22,19 @@ A string is parsed with the names of the splits, and resolved with the lengths o
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covey.errors import DatasetError, closest, list_names
+
+Ids = NDArray[np.int64]
 
 SPLIT_ALIASES = (
     ("train", "training"),
@@ -201,3 +209,102 @@ def _invalid(
         choices=choices,
         remedy=remedy,
     )
+
+
+# Selected records.
+
+
+class Selection:
+    """A sequence of record ids. Ranges need no memory per record, also in a pickle.
+
+    Args:
+        records: The number of records in the open splits.
+        ids: The selected record ids, an array or ranges; by default all.
+    """
+
+    def __init__(self, records: int, ids: Ids | Sequence[range] | None = None) -> None:
+        self._ids = ids if isinstance(ids, np.ndarray) else None
+        ranges = [range(records)] if ids is None else ids if self._ids is None else ()
+        ranges = [each for each in ranges if each]
+        self._ends = np.cumsum([len(each) for each in ranges], dtype=np.int64)
+        self._shifts = np.array([each.stop for each in ranges], np.int64) - self._ends
+        self.is_all = self._ids is None and len(ranges) < 2 and len(self) == records
+
+    def __len__(self) -> int:
+        if self._ids is not None:
+            return len(self._ids)
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def take(self, positions: Ids, *, check: bool = False) -> Ids:
+        """Return the record ids at positions of the selection.
+
+        Args:
+            positions: The positions; negative ones count from the end.
+            check: Whether to check the range also where the reader of the records checks it.
+
+        Raises:
+            IndexError: If a position is out of range.
+        """
+        if self.is_all and not check:
+            return positions
+        length = len(self)
+        wrong = positions[(positions < -length) | (positions >= length)]
+        if len(wrong):
+            raise out_of_range(int(wrong[0]), length)
+        positions = np.where(positions < 0, positions + length, positions)
+        if self._ids is not None:
+            return self._ids[positions]
+        part = np.searchsorted(self._ends, positions, side="right")
+        return np.asarray(positions + self._shifts[part])
+
+    def all(self) -> Ids:
+        """Return all record ids, in order."""
+        return self.take(np.arange(len(self), dtype=np.int64))
+
+
+def parse_ids(key: Any, length: int) -> Ids:
+    """Return the positions that an index expression selects, as an array; 0-d for a single integer.
+
+    Args:
+        key: An integer, a slice, integers, or a boolean mask; of Python, numpy or a framework.
+        length: The length of the sequence that is indexed.
+
+    Raises:
+        IndexError: If a single integer is out of range, or the shape of a mask is wrong. Several
+            integers are checked by the reader of the records.
+        TypeError: If the key is of another type.
+    """
+    if type(key) is np.ndarray and key.dtype == np.int64 and key.ndim == 1:
+        return key  # the most frequent case
+    if isinstance(key, slice):
+        return np.arange(*key.indices(length), dtype=np.int64)
+    if hasattr(key, "detach"):  # a tensor of PyTorch, perhaps on a GPU
+        key = key.detach().cpu()
+    if hasattr(key, "__index__") and not isinstance(key, bool) and not getattr(key, "ndim", 0):
+        number = operator.index(key)
+        if not -length <= number < length:
+            raise out_of_range(number, length)
+        return np.array(number)
+    try:
+        array = np.asarray(key)
+    except ValueError:  # lists of different lengths
+        array = np.zeros((), object)
+    if array.dtype == bool and array.shape == (length,):
+        return np.flatnonzero(array)
+    if array.dtype == bool:
+        raise IndexError(f"the mask has shape {array.shape}; must be ({length},)")
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(
+            f"the index is {str(key)[:60]!r} of type {type(key).__name__}; must be an integer, a "
+            "slice, or a list of integers"
+        )
+    if array.dtype == np.uint64:  # the number that does not fit is out of range, too
+        array = np.minimum(array, np.uint64(np.iinfo(np.int64).max))
+    return array.astype(np.int64)
+
+
+def out_of_range(record_id: int, records: int) -> IndexError:
+    """Return the error for a record id that a sequence of records does not have."""
+    return IndexError(f"record id {record_id} is out of range; the number of records is {records}")

@@ -33,7 +33,7 @@ from covey.arrays import SparseArray
 from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import ExampleError, FeatureError, FormatError
 from covey.filenames import FEATURES_FILE
-from covey.schema.json import features_from_json, features_to_json
+from covey.schema.features import features_from_json, features_to_json
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 
 T = tfds.features

@@ -17,7 +17,7 @@ from covey import Audio, Features, Image, Tensor
 from covey.arrays import RaggedArray
 from covey.errors import FeatureError
 from covey.schema.audio import audio_format, is_hugging_face_audio, to_int16
-from covey.schema.json import features_from_json, features_to_json
+from covey.schema.features import features_from_json, features_to_json
 from covey.schema.merge import unify
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 

@@ -11,7 +11,7 @@ from schemas import datasets
 
 from covey import ClassLabel, Feature, Features, Image, Ragged, Sparse, Steps, Tensor
 from covey.errors import FeatureError, FormatError
-from covey.schema.json import features_from_json, features_to_json
+from covey.schema.features import features_from_json, features_to_json
 
 EVERY_KIND = {
     "scalar": Tensor("int8"),

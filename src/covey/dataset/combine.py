@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import renumber
-from covey.dataset.selection import Ids, Selection
 from covey.errors import DatasetError, FeatureError, check
 from covey.labels import is_string, merge_names
 from covey.reading import Gatherer
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.types import REQUIRED, Feature
+from covey.splits import Ids, Selection
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset

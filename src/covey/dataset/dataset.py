@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._text import count_of, outline
-from covey.classes import ClassNames, ClassTable, Labels, check_labels
+from covey.classes import ClassNames, ClassTable, Labels, SmallClasses, check_labels
 from covey.dataset.combine import add, divide, number_classes
-from covey.dataset.selection import Ids, RawRecords, Selection, parse_ids
+from covey.dataset.raw import RawRecords
 from covey.errors import (
     DatasetError,
     FormatError,
@@ -31,7 +31,6 @@ from covey.loader.prefetch import NativeSource
 from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights, check_seed
 from covey.plan.epochs import Remainder
-from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
 from covey.reading.gather import Table
 from covey.schema import Features, Image
@@ -40,6 +39,7 @@ from covey.schema.diagnostics import RecordLocation
 from covey.schema.images import ImageSummary, join_images
 from covey.schema.pixels import ImageColumn, check_max_pixels, decode_images, different_sizes
 from covey.schema.types import Feature
+from covey.splits import Ids, Selection, parse_ids
 
 if TYPE_CHECKING:
     import datasets

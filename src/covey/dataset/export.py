@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covey.dataset.selection import Ids
 from covey.errors import DatasetError, import_extra
 from covey.schema import Audio, ClassLabel, Image, Ragged, Sparse, Tensor
 from covey.schema.audio import encode_wav
 from covey.schema.types import Feature
+from covey.splits import Ids
 
 if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset

@@ -15,7 +15,6 @@ from covey.classes import Labels, check_labels, renumber
 from covey.dataset.combine import number_classes, stored_label
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.dataset.selection import Selection
 from covey.errors import (
     CoveyError,
     DatasetError,
@@ -28,7 +27,7 @@ from covey.index import GUESS, Index, IndexBuilder, IndexMetadata, find_or_build
 from covey.labels import merge_names
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
-from covey.splits import SplitTerm, parse_split, resolve_split
+from covey.splits import Selection, SplitTerm, parse_split, resolve_split
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath
 

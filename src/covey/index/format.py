@@ -31,8 +31,8 @@ from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import FormatError
 from covey.filenames import sidecar_stem
 from covey.schema import ClassLabel, Features
+from covey.schema.features import features_from_json, features_to_json
 from covey.schema.images import ImageSummary, parse_summary
-from covey.schema.json import features_from_json, features_to_json
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import MAX_SHARDS, RegularFile, brief, check_path, os_errors, parse_json
 

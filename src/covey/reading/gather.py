@@ -24,6 +24,7 @@ from covey.reading.shards import MAX_MAPS, Shards
 from covey.schema import Features
 from covey.schema.diagnostics import RecordLocation, corrupt_error, record_error
 from covey.schema.types import InconsistentColumnsError
+from covey.splits import out_of_range
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, longest_member
 
 Ids = NDArray[np.int64]
@@ -241,11 +242,6 @@ def find_members(index: Index, shard: int) -> Members:
     starts = np.unique(np.minimum(rows["offset"], _MAX_OFFSET)).astype(np.int64)
     edges = np.append(starts, index.metadata.shards[shard].bytes)
     return Members(edges, longest_member(rows["length"]))
-
-
-def out_of_range(record_id: int, records: int) -> IndexError:
-    """Return the error for a record id that a sequence of records does not have."""
-    return IndexError(f"record id {record_id} is out of range; the number of records is {records}")
 
 
 Result = TypeVar("Result")

@@ -13,7 +13,9 @@ or many, by column, natively and without the GIL::
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from covey._text import outline
-from covey.errors import FeatureError, list_names, shorten
+from covey.errors import FeatureError, FormatError, list_names, shorten
+from covey.schema.audio import Audio
 from covey.schema.codec import (
     MAX_DEPTH,
     ExampleBlock,
@@ -35,9 +38,11 @@ from covey.schema.codec import (
 )
 from covey.schema.columns import Column
 from covey.schema.diagnostics import add_feature
-from covey.schema.tensor import Tensor
-from covey.schema.types import REQUIRED, Feature
+from covey.schema.images import Image
+from covey.schema.tensor import Steps, Tensor
+from covey.schema.types import REQUIRED, ClassLabel, Feature, Ragged, Sparse
 from covey.tfrecord import Block
+from covey.untrusted import MAX_FEATURES, brief
 
 # A repr of more characters has several lines.
 _MAX_LINE = 100
@@ -424,3 +429,135 @@ class Features(Mapping[str, Feature]):
             images: The shape and dtype of the decoded images of each image feature.
         """
         return self.decoder.native_decoder(images)
+
+
+VERSION = 1
+
+_KINDS: dict[str, type[Feature]] = {
+    "tensor": Tensor,
+    "label": ClassLabel,
+    "image": Image,
+    "audio": Audio,
+    "ragged": Ragged,
+    "sparse": Sparse,
+    "steps": Steps,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+# Above the number of dimensions that a shape can have.
+_MAX_DEPTH = 33
+
+
+def features_to_json(features: Features) -> Any:
+    """Return the features as lists, dicts, strings and numbers, for ``json.dumps``.
+
+    >>> features_to_json(Features({"x": "int64"}))["features"][0]["path"]
+    ['x']
+    """
+    entries = []
+    for name, feature in features.items():
+        kind = _NAMES.get(type(feature))
+        if kind is None:
+            raise FeatureError(
+                f"a {type(feature).__name__} cannot be stored as JSON",
+                feature=name,
+                remedy=f"use one of {', '.join(each.__name__ for each in _NAMES)}",
+            )
+        fields = {
+            each: _to_json(getattr(feature, each))
+            for each in (part.name for part in dataclasses.fields(feature) if part.init)
+            # Older versions do not know exif_orientation.
+            if getattr(feature, each) is not (False if each == "exif_orientation" else REQUIRED)
+        }
+        entries.append({"path": list(features.path_of(name)), "kind": kind, **fields})
+    return {"version": VERSION, "features": entries}
+
+
+def features_from_json(content: Any, name: str) -> Features:
+    """Return the features that :func:`features_to_json` wrote.
+
+    Args:
+        content: The result of ``json.loads``.
+        name: Path of the file, for errors.
+
+    Raises:
+        FormatError: If the content is not valid.
+    """
+    nested: dict[str, Any] = {}
+    try:
+        version, entries = (expect_dict(content).get(key) for key in ("version", "features"))
+        if type(version) is not int or version != VERSION:
+            raise FormatError(
+                option="version", found=version, allowed=f"{VERSION}", remedy="use a newer covey"
+            )
+        if not isinstance(entries, list) or len(entries) > MAX_FEATURES:
+            allowed = f"a list of at most {MAX_FEATURES:,}"
+            raise FormatError(option="features", found=entries, allowed=allowed)
+        for index, entry in enumerate(entries):
+            try:
+                _insert(nested, *_read(entry))
+            except (ValueError, TypeError) as error:
+                raise FormatError(f"feature {index}: {error}") from None
+        return Features(nested)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"the features are not valid: {error}", path=name) from None
+
+
+def _to_json(value: Any) -> Any:
+    """Return a field value for JSON; numpy scalars and arrays become Python values."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_to_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    return value
+
+
+def _from_json(value: Any, depth: int = 0) -> Any:
+    """Return the field value of :func:`_to_json`."""
+    if depth > _MAX_DEPTH:
+        raise FormatError(f"a value is nested deeper than {_MAX_DEPTH} levels")
+    if isinstance(value, list):
+        if set(map(type, value)) == {str}:  # a million class names
+            return tuple(value)
+        return tuple(_from_json(each, depth + 1) for each in value)
+    if not isinstance(value, Mapping):
+        return value
+    match dict(value):
+        case {"base64": str(text), **rest} if not rest:
+            return base64.b64decode(text, validate=True)
+        case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
+            return float(text)
+    raise FormatError(f"{brief(value)} is neither a value, {{'base64': ...}} nor {{'float': ...}}")
+
+
+def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
+    """Return the path and the feature of an entry; the constructor checks its fields."""
+    fields = dict(expect_dict(entry))
+    path, kind = fields.pop("path", None), fields.pop("kind", None)
+    if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
+        raise FormatError(option="path", found=path, allowed="a list of strings")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise FormatError(option="kind", found=kind, choices=_KINDS)
+    return tuple(path), _KINDS[kind](**{key: _from_json(each) for key, each in fields.items()})
+
+
+def _insert(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:
+    """Insert a feature at its path."""
+    parent = nested
+    for key in path[:-1]:
+        parent = parent.setdefault(key, {})
+        if not isinstance(parent, dict):
+            raise FormatError(f"path {brief(list(path))} leads through a feature")
+    if path[-1] in parent:
+        raise FormatError(f"path {brief(list(path))} occurs twice")
+    parent[path[-1]] = feature
+
+
+def expect_dict(value: Any) -> dict[str, Any]:
+    """Return a dict of JSON; any other value raises FormatError."""
+    if not isinstance(value, dict):
+        raise FormatError(f"found {brief(value)}, expected a dict")
+    return value

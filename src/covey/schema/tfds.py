@@ -58,9 +58,8 @@ from covey.filenames import FEATURES_FILE, label_file
 from covey.schema.audio import MAX_SAMPLE_RATE, Audio
 from covey.schema.codec import nest
 from covey.schema.columns import NUMBERS, STRINGS, Shape
-from covey.schema.features import Features
+from covey.schema.features import Features, expect_dict
 from covey.schema.images import Image
-from covey.schema.json import expect_dict
 from covey.schema.tensor import Steps, Tensor
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Ragged, Sparse, is_line
 from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_int64, parse_json, read_file

@@ -27,9 +27,9 @@ from covey.errors import CoveyError, DatasetError, FormatError
 from covey.index.format import content_checksum, fingerprint
 from covey.labels import Classes
 from covey.schema import Features
+from covey.schema.features import features_from_json, features_to_json
 from covey.schema.infer import Inference
 from covey.schema.infer import Path as FeaturePath
-from covey.schema.json import features_from_json, features_to_json
 from covey.schema.lattice import Seen
 from covey.schema.types import Feature
 from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, read_table
