@@ -31,7 +31,8 @@ from covey._progress import Progress
 from covey.classes import id_dtype
 from covey.engines.pools import Pool, Shared
 from covey.engines.tasks import Outcome
-from covey.index.format import Shard, make_index_rows, row_dtype
+from covey.index.format import Shard, row_dtype
+from covey.index.write import make_index_rows
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.infer import Inference

@@ -222,8 +222,9 @@ def make_many(directory: Path) -> None:
     from covey import _core
     from covey.classes import class_table, id_dtype, sort_by_class
     from covey.dataset_info import DatasetInfo, SplitInfo
-    from covey.index import Index, IndexMetadata, row_dtype, write_index
+    from covey.index import Index, IndexMetadata, row_dtype
     from covey.index.format import Shard, fingerprint
+    from covey.index.write import write_index
 
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

@@ -20,7 +20,8 @@ import covey
 from covey._core import crc32c
 from covey.cli import main
 from covey.cli.show import GAP, MAX_IMAGES, SIDE
-from covey.index import Index, write_index
+from covey.index import Index
+from covey.index.write import write_index
 from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")

@@ -38,8 +38,8 @@ from covey.errors import (
     SourceError,
     TaskError,
 )
-from covey.index import IndexWriter
 from covey.index.format import content_checksum
+from covey.index.write import IndexWriter
 from covey.writing.part_format import from_json, to_json
 
 NUMBERS = [{"x": i, "y": i / 2, "label": i % 5} for i in range(100)]
@@ -554,7 +554,7 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 import covey
-from covey.index import IndexWriter
+from covey.index.write import IndexWriter
 from covey.writing.commit import Staging
 from engines import Squares
 

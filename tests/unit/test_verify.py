@@ -19,7 +19,8 @@ import covey
 from covey import _core
 from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.index import Index, IndexBuilder, ShardFiles, index_names, write_index
+from covey.index import Index, IndexBuilder, ShardFiles, index_names
+from covey.index.write import write_index
 from covey.maintenance.report import Problems
 from covey.results import MAX_TABLE_ROWS as LISTED
 from covey.results import Problem

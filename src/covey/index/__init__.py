@@ -1,31 +1,23 @@
 """The index of a split: the location, the length and the class of every record.
 
-``format`` defines the files, ``read`` verifies and maps them, ``store`` finds an index beside the
-shards or in the cache, ``build`` scans shards.
+``format`` defines the files, ``store`` finds an index beside the shards or in the cache, verifies
+and maps it, ``write`` writes indexes, ``build`` scans shards.
 """
 
-from covey.index.format import (
-    BY_FILE,
-    IndexMetadata,
-    IndexWriter,
-    Shard,
-    fingerprint,
-    index_names,
-    row_dtype,
-    write_classes,
-)
-from covey.index.read import Index, read_index, read_metadata
+from covey.index.format import BY_FILE, IndexMetadata, Shard, fingerprint, index_names, row_dtype
 from covey.index.store import (
     GUESS,
     ChangedShard,
     FoundIndex,
+    Index,
     IndexBuilder,
     ShardFiles,
     changed_state,
     find_changed,
     find_index,
     find_or_build_index,
-    write_index,
+    read_index,
+    read_metadata,
 )
 
 __all__ = [
@@ -36,7 +28,6 @@ __all__ = [
     "Index",
     "IndexBuilder",
     "IndexMetadata",
-    "IndexWriter",
     "Shard",
     "ShardFiles",
     "changed_state",
@@ -48,6 +39,4 @@ __all__ = [
     "read_index",
     "read_metadata",
     "row_dtype",
-    "write_classes",
-    "write_index",
 ]

@@ -25,9 +25,8 @@ from covey.index.format import (
     row_dtype,
 )
 from covey.index.labels import Label, LabelReader, label_reader
-from covey.index.read import Index
 from covey.index.scan import map_blocks, open_source, scan_shards, state_of
-from covey.index.store import GUESS, IndexBuilder, ShardFiles
+from covey.index.store import GUESS, Index, IndexBuilder, ShardFiles
 from covey.labels import guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features

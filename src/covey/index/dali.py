@@ -15,8 +15,7 @@ import numpy as np
 
 from covey.errors import DatasetError
 from covey.filenames import sidecar_stem, unique_sidecar_stem
-from covey.index.read import Index
-from covey.index.store import ShardFiles
+from covey.index.store import Index, ShardFiles
 from covey.storage import open_storage
 from covey.tfrecord.block import FRAME_BYTES
 

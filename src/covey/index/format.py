@@ -17,8 +17,9 @@ member; if the shard is a single stream, ``offset`` is 0.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,13 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import FormatError
-from covey.filenames import sidecar_stem
+from covey.filenames import find_moved, sidecar_stem
 from covey.schema import ClassLabel, Features
 from covey.schema.features import features_from_json, features_to_json
 from covey.schema.images import ImageSummary, parse_summary
-from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import MAX_SHARDS, RegularFile, brief, check_path, os_errors, parse_json
 
 FORMAT_VERSION = 1
@@ -44,7 +43,8 @@ BY_FILE = "@file"
 FINGERPRINT_BYTES = 1 << 12
 """Bytes at the start and at the end of a shard that its fingerprint covers."""
 
-_SCAN_BYTES = 16 << 20
+MAX_HEADER_BYTES = 10_000
+"""Maximum size of the header of an array."""
 
 
 def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
@@ -112,153 +112,6 @@ def fingerprint_from(read: Callable[[int, int], bytes], size: int) -> int:
     """
     part = min(size, FINGERPRINT_BYTES)
     return _core.crc32c(read(size - part, part), _core.crc32c(read(0, part)))
-
-
-# Writing arrays.
-
-
-def make_index_rows(
-    shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """Return the rows of records of a shard.
-
-    Args:
-        shard: Number of the shard.
-        locations: Locations of the records.
-        labels: Their class ids; None if they are unlabelled.
-        dtype: Dtype of the rows.
-    """
-    if len(locations) and locations["length"].max() >= 2**32:
-        raise FormatError(f"shard {shard}: a record exceeds 4 GiB, the maximum of an index")
-    rows = np.zeros(len(locations), dtype)
-    rows["shard"] = shard
-    rows["length"] = locations["length"]
-    rows["offset"] = locations["offset"]
-    if "inner_offset" in (dtype.names or ()):
-        rows["inner_offset"] = locations["inner_offset"]
-    if "label" in (dtype.names or ()):
-        rows["label"] = labels
-    return rows
-
-
-class IndexWriter:
-    """Writer of the rows of an index, used while the shards are written.
-
-    Args:
-        path: The file of the rows.
-        records: The total number of records.
-        compressed: Whether the shards are compressed.
-        labelled: Whether the records have classes.
-        single_stream: Whether records are addressed as :attr:`IndexMetadata.single_stream` says.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        records: int,
-        *,
-        compressed: bool,
-        labelled: bool,
-        single_stream: bool = False,
-    ) -> None:
-        self.path = path
-        self.single_stream = single_stream
-        self._dtype = row_dtype(compressed=compressed, labelled=labelled)
-        self._file = open(path, "w+b")  # noqa: SIM115
-        _write_header(self._file, self._dtype, records)
-        self._start = self._file.tell()
-        self._is_ordered = True
-        self._records = records
-        self._written = 0
-        self.checksum = 0
-        """CRC-32C of the rows written so far."""
-
-    def add(self, shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
-        """Write the rows of the records of the next shard."""
-        self.add_rows(self._addressed(make_index_rows(shard, locations, labels, self._dtype)))
-
-    def add_rows(self, rows: NDArray[Any]) -> None:
-        """Write existing rows, such as those of an index that is extended."""
-        if rows.dtype != self._dtype:
-            given, rows = rows, np.zeros(len(rows), self._dtype)
-            for name in given.dtype.names or ():
-                rows[name] = given[name]
-        rows = np.ascontiguousarray(rows)
-        self._file.write(rows.data)
-        self._written += len(rows)
-        self.checksum = _core.crc32c(rows, self.checksum)
-
-    def write_at(self, first: int, rows: NDArray[Any]) -> None:
-        """Write the rows of all records of a shard, which may be complete before others.
-
-        Args:
-            first: Position of the first row.
-            rows: Rows of the dtype of the index.
-        """
-        if rows.dtype != self._dtype or first + len(rows) > self._records:
-            raise AssertionError(f"{len(rows)} rows of {rows.dtype} at {first}")
-        self._is_ordered = False
-        self._file.seek(self._start + first * self._dtype.itemsize)
-        self._file.write(np.ascontiguousarray(self._addressed(rows)).data)
-        self._written += len(rows)
-
-    def _addressed(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows of a whole shard that covey wrote, addressed as the index does."""
-        if self.single_stream:
-            rows = rows.copy()
-            sizes = rows["length"].astype(np.uint64) + np.uint64(FRAME_BYTES)
-            rows["offset"], rows["inner_offset"] = 0, np.cumsum(sizes) - sizes
-        return rows
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        if not self._is_ordered:
-            self.checksum = 0
-            self._file.seek(self._start)
-            while data := self._file.read(_SCAN_BYTES):
-                self.checksum = _core.crc32c(data, self.checksum)
-        self._file.close()
-        if self._written != self._records:
-            raise AssertionError(f"{self._written} rows were written of {self._records}")
-
-    def abandon(self) -> None:
-        """Close the file without checking that it is complete."""
-        self._file.close()
-
-
-def write_classes(
-    rows: Path, by_class: Path, classes: Path
-) -> tuple[NDArray[Any], tuple[int, int]]:
-    """Write the class table and the record ids sorted by class, in bounded memory.
-
-    Returns:
-        The class table; and the checksums of the class table and of the sorted record ids.
-    """
-    index = np.load(rows, mmap_mode="r")
-    table = class_table(index["label"])
-    np.save(classes, table)
-    ordered = _map_array(by_class, id_dtype(len(index)), len(index))
-    sort_by_class(index["label"], table, ordered)
-    ordered.flush()
-    return table, (_core.crc32c(table), _core.crc32c(ordered))
-
-
-def _write_header(file: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
-    descr = np.lib.format.dtype_to_descr(dtype)
-    header = {"descr": descr, "fortran_order": False, "shape": (rows,)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _map_array(path: Path, dtype: np.dtype[Any], rows: int) -> Any:
-    """Return a new, writable, mapped array."""
-    with open(path, "wb") as file:
-        _write_header(file, dtype, rows)
-        # Allocate now: a full disk raises OSError here, but SIGBUS in a mapped write.
-        if rows and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), file.tell(), rows * dtype.itemsize)
-        else:
-            file.write(bytes(rows * dtype.itemsize))
-    return np.load(path, mmap_mode="r+")
 
 
 # Metadata.
@@ -417,3 +270,94 @@ def _shard_from_json(content: Mapping[str, Any], path: str) -> Shard:
     if not (0 <= shard.records < 2**62 and 0 <= shard.bytes < 2**62):
         raise ValueError(f"{str(shard)[:200]} is not a valid shard")
     return shard
+
+
+# Reading arrays.
+
+
+def open_array(path: Path) -> ArrayFile:
+    """Open the file of an array, or where it was moved when the split was overwritten."""
+    try:
+        return ArrayFile(path)
+    except FileNotFoundError:
+        return ArrayFile(Path(find_moved(str(path))))
+
+
+class ArrayFile:
+    """An open ``.npy`` file. Use it as a context manager.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError, StorageError: If it is not a valid ``.npy`` file, or is truncated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = RegularFile(path)
+        try:
+            head = self._file.read_at(0, 12)
+            # numpy allocates the length that the header states, before it checks it.
+            size = head[8:10] if head[6:7] == b"\1" else head[8:12]
+            if int.from_bytes(size, "little") > MAX_HEADER_BYTES:
+                raise ValueError(f"the header is longer than {MAX_HEADER_BYTES} bytes")
+            version = np.lib.format.read_magic(self._file)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"version {version} of the format is not supported")
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            self.shape, _, self.dtype = read(self._file)
+            if self.dtype.hasobject:
+                raise ValueError("it has Python objects")
+            self._begin = self._file.tell()
+            self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+            self.rest = self._file.stat().st_size - self._begin - self.nbytes
+            """Number of bytes after the array."""
+            if self.rest < 0:
+                raise ValueError(f"the file ends {-self.rest} bytes before the array")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> ArrayFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def chunks(self, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of the array in chunks of complete items, in one reused buffer."""
+        item = self.dtype.itemsize
+        buffer = memoryview(bytearray(min(self.nbytes, max(1, size // item) * item)))
+        self._file.seek(self._begin)
+        left = self.nbytes
+        while left:
+            count = min(left, len(buffer))
+            self._fill(buffer[:count])
+            yield buffer[:count]
+            left -= count
+
+    def load(self, map_from: int | None) -> NDArray[Any]:
+        """Return the array: mapped if it has more than ``map_from`` bytes, else read."""
+        if map_from is not None and self.nbytes > map_from:
+            end = self._begin + self.nbytes
+            mapped = _core.map_file(self._file.fileno(), self._begin, end, False)
+            return mapped.view(self.dtype).reshape(self.shape)
+        array = np.empty(self.shape, self.dtype)
+        if self.nbytes:
+            self._file.seek(self._begin)
+            self._fill(array.reshape(-1).view(np.uint8).data)
+        return array
+
+    def _fill(self, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            count = self._file.readinto(buffer[done:])
+            if not count:
+                raise FormatError("the file ends before its rows", path=self._path)
+            done += count

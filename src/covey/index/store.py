@@ -1,51 +1,273 @@
-"""Finding and storing of indexes: beside their shards, or in the cache directory.
+"""Finding and reading of indexes: beside their shards, or in the cache directory.
 
 A reader never writes to a dataset: an index that it builds is stored in the cache. ``covey index``
 and writers store the index beside the shards.
 
-An index is used only if it matches the current shards. One that does not match is rebuilt; but if
-covey wrote it together with the shards, the shards were modified, which raises DatasetError.
+Every array is verified before it is used. An index is used only if it matches the current shards.
+One that does not match is rebuilt; but if covey wrote it together with the shards, the shards were
+modified, which raises DatasetError.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey import _core
-from covey._files import open_private, replacing
+from covey.classes import CLASS_DTYPE, id_dtype
 from covey.errors import (
     DatasetError,
     FeatureError,
+    FileChangedError,
     FormatError,
     StorageError,
-    StoragePermissionError,
 )
-from covey.index.format import BY_FILE, IndexMetadata, Shard, index_names
-from covey.index.read import Index, max_array_bytes, read_index, read_metadata
-from covey.storage import LocalStorage, Stat, Storage, remove_stale_temporaries
-from covey.storage.local import index_temporary, local_version
-from covey.untrusted import RegularFile
+from covey.filenames import find_moved
+from covey.index.format import (
+    BY_FILE,
+    MAX_HEADER_BYTES,
+    IndexMetadata,
+    Shard,
+    index_names,
+    open_array,
+)
+from covey.storage import LocalStorage, Stat, Storage
+from covey.storage.local import local_version
+from covey.untrusted import RegularFile, read_file
 
 if TYPE_CHECKING:
     from covey.index.labels import Label, LabelReader
+    from covey.results import SkippedRecord
     from covey.schema import Features
     from covey.storage.cache import DiskCache
     from covey.tfrecord.scan import OnError
 
+
+# Bytes of a file that are verified at a time.
+_CHUNK_BYTES = 1 << 20
+
+MAX_READ_BYTES = 16 << 20
+"""Arrays up to this size are read into memory; larger ones are mapped."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The index of a split: mapped files, or arrays in memory."""
+
+    metadata: IndexMetadata
+    rows: NDArray[Any]
+    """One row per record; the fields are those of :func:`covey.index.row_dtype`."""
+    classes: NDArray[Any] | None
+    """One row per class, sorted by label: label, first, records. None without a label."""
+    by_class: NDArray[Any] | None
+    """Record ids, sorted by class."""
+    home: tuple[str, str] | None = None
+    """Directory and stem of the files; None for an index in memory."""
+    skipped: tuple[SkippedRecord, ...] = ()
+    """Corrupt records that were skipped when the index was built with ``on_error="skip"``."""
+    mmap: bool = True
+    """Whether large arrays are mapped when the index is unpickled."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def first_records(self) -> list[int]:
+        """The id of the first record of each shard, and the number of records."""
+        return [0, *accumulate(shard.records for shard in self.metadata.shards)]
+
+    def check_read(self) -> None:
+        """Check that arrays that were just read are not those of a truncated file.
+
+        Raises:
+            FileChangedError: If a file was truncated while it was mapped.
+        """
+        for array in (self.rows, self.classes, self.by_class):
+            if array is not None and _core.has_faulted(array):
+                raise FileChangedError(
+                    "a file of the index was truncated while it was mapped",
+                    path=None if self.home is None else self.home[0],
+                    remedy="open the dataset again",
+                )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An index on disk is read again, so that a pickle is small. If the files were evicted from
+        # the cache, the arrays are pickled.
+        if self.home is not None and self._is_on_disk(*self.home):
+            return _unpickle, (self.home, self.metadata, self.mmap)
+        return Index, (self.metadata, self.rows, self.classes, self.by_class, None, self.skipped)
+
+    def _is_on_disk(self, directory: str, stem: str) -> bool:
+        names = index_names(stem)
+        parts = ["rows"] if self.classes is None else ["rows", "classes", "by_class"]
+        paths = [find_moved(os.path.join(directory, names[part])) for part in parts]
+        return all(map(os.path.exists, paths))
+
+
+def _unpickle(home: tuple[str, str], metadata: IndexMetadata, mmap: bool) -> Index:
+    directory = Path(home[0])
+    try:
+        return read_index(directory, home[1], metadata, mmap=mmap)
+    except (FormatError, OSError) as error:
+        raise FileChangedError(
+            f"the index was removed or replaced after the dataset was pickled ({error})",
+            path=directory,
+            remedy="open the dataset again; if the index was evicted from the cache, increase "
+            "COVEY_CACHE_BYTES",
+        ) from None
+
+
+def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
+    """Return the metadata of an index; None if there is no index.
+
+    Raises:
+        FormatError: If the file is not valid.
+    """
+    path = directory / index_names(stem)["metadata"]
+    try:
+        return IndexMetadata.from_json(read_file(path), str(path))
+    except FileNotFoundError:
+        return None
+    except StorageError as error:
+        raise FormatError(error.reason, path=error.path) from None
+
+
+def read_index(
+    directory: Path,
+    stem: str,
+    metadata: IndexMetadata,
+    *,
+    mmap: bool = True,
+    max_read_bytes: int | None = None,
+) -> Index:
+    """Read the arrays of an index, and verify their checksums.
+
+    Args:
+        directory: The directory of the files.
+        stem: The common start of their names.
+        metadata: The metadata of the index.
+        mmap: Map large arrays into memory; False reads them.
+        max_read_bytes: Maximum size of arrays that are not mapped (default:
+            :data:`MAX_READ_BYTES`).
+
+    Raises:
+        FormatError: If a file is corrupt, missing, or belongs to another index.
+    """
+    names, home = index_names(stem), (str(directory), stem)
+    check = _row_check(metadata)
+    map_from = (MAX_READ_BYTES if max_read_bytes is None else max_read_bytes) if mmap else None
+    path = directory / names["rows"]
+    rows = _load(path, metadata.row_dtype, metadata.records, metadata.checksum, map_from, check)
+    if metadata.class_checksums is None:
+        return Index(metadata, rows, None, None, home, mmap=mmap)
+    table_checksum, ids_checksum = metadata.class_checksums
+    path = directory / names["classes"]
+    classes = _load(path, CLASS_DTYPE, None, table_checksum, map_from)
+    _check_classes(classes, metadata, path)
+    path = directory / names["by_class"]
+    ids = id_dtype(metadata.records)
+    by_class = _load(path, ids, metadata.records, ids_checksum, map_from, limit=metadata.records)
+    return Index(metadata, rows, classes, by_class, home, mmap=mmap)
+
+
+def max_array_bytes(metadata: IndexMetadata) -> dict[str, int]:
+    """Return the maximum size of each array file of an index, by its key in ``index_names``."""
+    dtypes = {"rows": metadata.row_dtype}
+    if metadata.label is not None:  # no class is empty
+        dtypes |= {"classes": CLASS_DTYPE, "by_class": id_dtype(metadata.records)}
+    head = MAX_HEADER_BYTES + 12
+    return {name: metadata.records * dtype.itemsize + head for name, dtype in dtypes.items()}
+
+
+def _row_check(metadata: IndexMetadata) -> _core.RowCheck:
+    """Return the check that records follow each other within their shards."""
+    mode = _core.ADDRESS_PLAIN
+    if metadata.compression is not None:
+        mode = _core.ADDRESS_SINGLE_STREAM if metadata.single_stream else _core.ADDRESS_MEMBERS
+    return _core.RowCheck(
+        metadata.row_dtype,
+        mode=mode,
+        records=np.array([shard.records for shard in metadata.shards], np.uint64),
+        bytes=np.array([shard.bytes for shard in metadata.shards], np.uint64),
+    )
+
+
+def _load(
+    path: Path,
+    dtype: np.dtype[Any],
+    rows: int | None,
+    checksum: int,
+    map_from: int | None,
+    check: _core.RowCheck | None = None,
+    limit: int | None = None,
+) -> NDArray[Any]:
+    """Return a verified array; its values are below ``limit``."""
+    try:
+        file = open_array(path)
+    except FileNotFoundError:
+        raise FormatError(
+            "the file is missing, but the rest of the index exists", path=path
+        ) from None
+    except StorageError as error:
+        raise FormatError(error.reason, path=error.path) from None
+    except Exception as error:  # numpy evaluates the header, which may raise anything
+        raise FormatError(f"it is not a valid .npy file: {error}", path=path) from None
+    with file:
+        if len(file.shape) != 1 or file.dtype != dtype:
+            raise FormatError(
+                f"it has {file.dtype} of shape {file.shape}; must be rows of {dtype}", path=path
+            )
+        if rows is not None and file.shape[0] != rows:
+            raise FormatError(f"it has {file.shape[0]} rows; must be {rows}", path=path)
+        if file.rest:
+            raise FormatError(f"{file.rest} bytes follow the array", path=path)
+        found = done = 0
+        for chunk in file.chunks(_CHUNK_BYTES):
+            found = _core.crc32c(chunk, found)
+            if limit is not None and (most := int(np.frombuffer(chunk, dtype).max())) >= limit:
+                reason = f"it has the record id {most}; must be below {limit}"
+                raise FormatError(reason, path=path)
+            try:
+                if check is not None:
+                    check.add(chunk)
+            except _core.Fault as fault:
+                raise FormatError(
+                    f"row {done + fault.row} has a record at byte {fault.offset} that is not "
+                    "in its shard, or does not follow the previous record",
+                    path=path,
+                ) from None
+            done += len(chunk) // dtype.itemsize
+        if found != checksum or (check is not None and not check.is_done()):
+            raise FormatError("the rows do not match the metadata of the index", path=path)
+        return file.load(map_from)
+
+
+def _check_classes(classes: NDArray[Any], metadata: IndexMetadata, path: Path) -> None:
+    """Raise FormatError unless the classes partition all records, in the order of their labels."""
+    labels, records = classes["label"], classes["records"]
+    sums = np.cumsum(records)
+    total = int(sums[-1]) if len(sums) else 0
+    # Counts near 2**64 must not wrap around to the expected total.
+    if (records > metadata.records).any() or (records == 0).any() or total != metadata.records:
+        raise FormatError(f"the classes do not have {metadata.records} records in total", path=path)
+    if (classes["first"] != sums - records).any() or (labels[1:] <= labels[:-1]).any():
+        raise FormatError("the classes are not in order", path=path)
+    strings = metadata.label_strings
+    if strings is not None and len(labels) and not 0 <= labels[0] <= labels[-1] < len(strings):
+        raise FormatError(f"a class id is not one of the {len(strings)} label strings", path=path)
+
+
 # Upper bound of the size of the metadata of an index, to reserve space in the cache.
 _METADATA_BYTES = 1 << 16
-
-# A longer array is read by concurrent requests.
-_MAX_READ_BYTES = 8 << 20
 
 
 GUESS = object()
@@ -223,11 +445,13 @@ def find_or_build_index(files: ShardFiles, stem: str, builder: IndexBuilder) -> 
         index = builder.build(files)
     if skips or callable(builder.label):
         return index
+    from covey.index.write import make_room, write_index
+
     try:
         directory = _cache_location(files, stem, builder.label)
         arrays = (index.rows, index.classes, index.by_class)
         size = sum(each.nbytes for each in arrays if each is not None)
-        _make_room(directory, size + _METADATA_BYTES)
+        make_room(directory, size + _METADATA_BYTES)
         write_index(directory, stem, index, private=True)
         return read_index(directory, stem, index.metadata, mmap=builder.mmap)
     # A full or read-only disk, a name that is not valid UTF-8, or a concurrent writer.
@@ -237,11 +461,13 @@ def find_or_build_index(files: ShardFiles, stem: str, builder: IndexBuilder) -> 
 
 def _locations(files: ShardFiles, stem: str, label: object) -> Iterator[tuple[Path, bool]]:
     """Yield the directories that may have an index, and whether they are those of the shards."""
-    fetched = _fetch(files, stem) if files.storage.is_remote else None
+    from covey.index.write import fetch
+
+    fetched = fetch(files, stem) if files.storage.is_remote else None
     if fetched is not None:
         yield fetched, True
         if not fetched.exists():  # the copy was corrupt, and deleted
-            yield _fetch(files, stem) or fetched, True
+            yield fetch(files, stem) or fetched, True
     elif not files.storage.is_remote and files.keeps_index:
         yield Path(files.directory), True
     with contextlib.suppress(StorageError):  # the cache may be unusable
@@ -254,10 +480,11 @@ def _cache_location(files: ShardFiles, stem: str, label: object) -> Path:
     """Return the directory of the cache for the index that a reader builds of these shards."""
     key = "" if label is GUESS else repr(label)
     location = files.storage.clean(files.directory)
-    return Path(_cache().entry_path("indexes", location, stem, key))
+    return Path(open_cache().entry_path("indexes", location, stem, key))
 
 
-def _cache() -> DiskCache:
+def open_cache() -> DiskCache:
+    """Return the cache on disk, which has indexes that readers built."""
     from covey.storage.cache import DiskCache, cache_limit
 
     return DiskCache(cache_limit())
@@ -319,112 +546,3 @@ def changed_state(shard: Shard, stat: Stat | None) -> str | None:
     if shard.version and stat.version and shard.version != stat.version:
         return "the shard was modified after it was indexed"
     return None
-
-
-# Storing.
-
-
-def write_index(directory: Path, stem: str, index: Index, *, private: bool = False) -> None:
-    """Write the files of an index. A concurrent reader finds the old index or an incomplete one.
-
-    Args:
-        directory: The directory; created if it does not exist.
-        stem: The common start of the names of the files.
-        index: The index.
-        private: Whether only the user may read the files.
-    """
-    directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
-    remove_stale_temporaries(directory)
-    names = index_names(stem)
-    arrays = {"rows": index.rows, "classes": index.classes, "by_class": index.by_class}
-    with index_temporary(directory) as temporary, contextlib.ExitStack() as stack:
-        # The stack renames in reverse order, after all files are written: the metadata, which has
-        # the checksums of the arrays, last.
-        with _create(stack, temporary, names["metadata"], private=private) as file:
-            file.write(index.metadata.to_json().encode())
-        for part, array in arrays.items():
-            if array is not None:
-                with _create(stack, temporary, names[part], private=private) as file:
-                    np.save(file, array)
-
-
-def _create(stack: contextlib.ExitStack, temporary: Path, name: str, *, private: bool) -> BinaryIO:
-    """Open a temporary file that replaces a file of an index when the stack is closed.
-
-    The content of a private file, which is part of the cache, is not synced to disk.
-    """
-    path = temporary.parent / name
-    new = replacing(path, temporary=f"{temporary.name}/{name}", durable=not private)
-    return open(stack.enter_context(new), "xb", opener=open_private if private else None)
-
-
-def _make_room(directory: Path, size: int) -> None:
-    """Evict other entries of the cache until ``size`` more bytes fit into an index directory."""
-    try:
-        present = sum(each.lstat().st_size for each in directory.iterdir())
-    except FileNotFoundError:
-        present = 0
-    _cache().make_room(size, {os.fspath(directory): present})
-
-
-def _fetch(files: ShardFiles, stem: str) -> Path | None:
-    """Copy the index of remote shards to the cache, and return the directory of the copy.
-
-    Returns:
-        The directory; None if there is no valid index beside the shards.
-
-    Raises:
-        StorageError: If it cannot be read, or the cache cannot be written.
-    """
-    import hashlib
-
-    storage, names = files.storage, index_names(stem)
-    path = storage.join(files.directory, names["metadata"])
-    try:
-        content = storage.read(path)
-        limits = max_array_bytes(IndexMetadata.from_json(content, path))
-    # Some servers deny access to files that do not exist.
-    except (FileNotFoundError, StoragePermissionError, FormatError):
-        return None
-    cache = _cache()
-    directory = Path(cache.entry_path("indexes", hashlib.sha256(content).hexdigest()))
-    with cache.wrap_os_errors():
-        if (directory / names["metadata"]).exists():
-            return directory
-        directory.mkdir(mode=0o700, exist_ok=True)
-        for part, limit in limits.items():
-            try:
-                stream = _open_array(storage, storage.join(files.directory, names[part]), limit)
-            except FileNotFoundError:  # the index is incomplete
-                continue
-            with stream:
-                _save(directory / names[part], stream, limit)
-        # The metadata last: it marks the copy as complete.
-        _save(directory / names["metadata"], io.BytesIO(content), len(content))
-        with contextlib.suppress(StorageError):  # an index larger than the cache is used once
-            _make_room(directory, 0)
-    return directory
-
-
-def _open_array(storage: Storage, path: str, limit: int) -> BinaryIO:
-    """Open a file of an index; a short one is read by one request."""
-    if limit <= _MAX_READ_BYTES:
-        try:
-            return io.BytesIO(storage.read(path, limit))
-        except FileNotFoundError:
-            raise
-        except StorageError:  # it is longer than its records
-            pass
-    return storage.open_stream(path)
-
-
-def _save(path: Path, stream: BinaryIO, limit: int) -> None:
-    """Write at most ``limit`` bytes of a stream to a private file."""
-    with (
-        index_temporary(path.parent) as temporary,
-        contextlib.ExitStack() as stack,
-        _create(stack, temporary, path.name, private=True) as file,
-    ):
-        while limit and (chunk := stream.read(min(limit, 1 << 20))):
-            file.write(chunk)
-            limit -= len(chunk)

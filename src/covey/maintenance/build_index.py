@@ -13,8 +13,9 @@ from typing import Any
 
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import DatasetError, ExampleError, FeatureError
-from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names, write_index
+from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names
 from covey.index.dali import export_dali
+from covey.index.write import write_index
 from covey.maintenance.info import IndexState, find_index_state
 from covey.maintenance.report import choose_splits
 from covey.results import IndexResult

@@ -12,8 +12,8 @@ from covey._progress import Progress
 from covey.engines.pools import Shared
 from covey.engines.tasks import Task, run_tasks
 from covey.errors import DuplicateKeyError, FormatError
-from covey.index import IndexWriter
 from covey.index.format import Shard
+from covey.index.write import IndexWriter
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.images import ImageSummary, join_summaries

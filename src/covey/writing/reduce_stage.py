@@ -17,7 +17,8 @@ from covey import _core
 from covey._files import sync
 from covey.engines.pools import Shared
 from covey.errors import DuplicateKeyError
-from covey.index.format import Shard, fingerprint, make_index_rows, row_dtype
+from covey.index.format import Shard, fingerprint, row_dtype
+from covey.index.write import make_index_rows
 from covey.schema import Features
 from covey.schema.images import ImageSummary, ImageSurvey
 from covey.shuffle.buckets import RunFile, RunReader, bucket_groups, key_of

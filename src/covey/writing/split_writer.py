@@ -25,8 +25,9 @@ from covey._threads import ordered_map
 from covey.engines import Engine
 from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
-from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
+from covey.index import IndexMetadata, index_names
 from covey.index.format import Shard, row_dtype
+from covey.index.write import IndexWriter, write_classes
 from covey.labels import Classes, input_feature, make_label
 from covey.results import WriteResult
 from covey.schema import ClassLabel, Features, Steps
