@@ -461,14 +461,15 @@ def find_or_build_index(files: ShardFiles, stem: str, builder: IndexBuilder) -> 
 
 def _locations(files: ShardFiles, stem: str, label: object) -> Iterator[tuple[Path, bool]]:
     """Yield the directories that may have an index, and whether they are those of the shards."""
-    from covey.index.write import fetch
+    if files.storage.is_remote:
+        from covey.index.write import fetch
 
-    fetched = fetch(files, stem) if files.storage.is_remote else None
-    if fetched is not None:
-        yield fetched, True
-        if not fetched.exists():  # the copy was corrupt, and deleted
-            yield fetch(files, stem) or fetched, True
-    elif not files.storage.is_remote and files.keeps_index:
+        fetched = fetch(files, stem)
+        if fetched is not None:
+            yield fetched, True
+            if not fetched.exists():  # the copy was corrupt, and deleted
+                yield fetch(files, stem) or fetched, True
+    elif files.keeps_index:
         yield Path(files.directory), True
     with contextlib.suppress(StorageError):  # the cache may be unusable
         yield _cache_location(files, stem, label), False

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from covey._core import crc32c
 from covey._files import is_hidden, link_or_copy, remove_any, replacing, sync
-from covey._locks import locked_directory, remove_unlocked
 from covey.errors import StorageError, StorageNotFoundError
 from covey.untrusted import (
     MAX_METADATA_BYTES,
@@ -317,6 +316,8 @@ def open_storage(
 
 def index_temporary(directory: str | os.PathLike[str]) -> AbstractContextManager[Path]:
     """Return a locked directory for temporary files that replace files of a directory."""
+    from covey._locks import locked_directory
+
     return locked_directory(Path(directory, f"{_own_prefix()}{os.urandom(8).hex()}"))
 
 
@@ -338,6 +339,8 @@ def remove_stale_temporaries(
         directory: The directory, which need not exist.
         names: Pattern of the names of temporary files.
     """
+    from covey._locks import remove_unlocked
+
     try:
         remove_unlocked(Path(directory), re.compile(f"{re.escape(_own_prefix())}[0-9a-f]+"))
         entries = list(os.scandir(directory))
