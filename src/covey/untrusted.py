@@ -45,6 +45,9 @@ MAX_SHARDS = 100_000
 MAX_FEATURES = 100_000
 """Maximum number of features in a schema."""
 
+# Separators, NUL, and surrogates, which UTF-8 cannot encode.
+_INVALID_IN_NAMES = re.compile(r"[/\\\0\ud800-\udfff]")
+
 # Opening a FIFO would wait for a writer.
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY
 
@@ -328,10 +331,9 @@ def check_name(name: Any, what: str) -> None:
     valid = (
         isinstance(name, str)
         and name not in ("", ".", "..")
-        and not {"/", "\\", "\0"} & {*name}
+        and not _INVALID_IN_NAMES.search(name)
         and not (name[1:2] == ":" and name[0].isascii() and name[0].isalpha())  # a drive
         and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
-        and not any("\ud800" <= each <= "\udfff" for each in name)
     )
     if not valid:
         raise FormatError(
