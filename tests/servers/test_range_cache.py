@@ -17,8 +17,8 @@ from servers import range_server, s3_session, stand_alone
 from storages import content, memory_location, ranges, read_ranges
 
 from covey.errors import ClosedError, StorageError
-from covey.storage import cache_directory, open_storage
-from covey.storage.cache import DiskCache, evict, stored_bytes
+from covey.storage import open_storage
+from covey.storage.cache import DiskCache, cache_directory, evict, stored_bytes
 from covey.storage.range_cache import BLOCK_BYTES, fetched, prefetch
 
 BLOCK = BLOCK_BYTES

@@ -25,8 +25,7 @@ from covey.errors import (
     FileChangedError,
     StoragePermissionError,
 )
-from covey.storage import cache_directory
-from covey.storage.cache import evict, stored_bytes
+from covey.storage.cache import cache_directory, evict, stored_bytes
 from covey.storage.range_cache import BLOCK_BYTES as BLOCK
 
 SPECIES = ("jay", "owl", "wren")

@@ -21,7 +21,7 @@ from written import shard_paths, write
 import covey
 from covey import CoveyError, RecordReader, _core
 from covey.errors import CorruptRecordError, FileChangedError
-from covey.index import read
+from covey.index import store
 from covey.maintenance.repair import repair
 from covey.maintenance.verify import verify
 from covey.storage import LocalStorage
@@ -233,7 +233,7 @@ def test_compressed_shard_truncated_during_a_read(tmp_path, elsewhere):
 
 def truncate_index(directory, name, kind):
     """Truncate a mapped file of an index, and return the error of the next reads."""
-    read.MAX_READ_BYTES = 0
+    store.MAX_READ_BYTES = 0
     (path,) = directory.glob(f"*.{name}.npy")
     with opened(directory) as ds:
         batches = repeat_batches(ds, threads=1)
