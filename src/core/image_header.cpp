@@ -339,7 +339,7 @@ std::size_t max_jpeg_scans(std::uint64_t pixels, std::uint64_t max_pixels) noexc
 }
 
 std::optional<ImageHeader> read_image_header(Bytes data) noexcept {
-  if (data.size() < 13) return std::nullopt;  // the shortest header is that of GIF
+  if (data.size() < 13) return std::nullopt;  // the header of GIF is the shortest
   if (starts_with(data, "\xff\xd8\xff")) return read_jpeg(data);
   if (starts_with(data, kPngSignature)) return read_png(data);
   if (starts_with(data, "GIF87a") || starts_with(data, "GIF89a")) return read_gif(data);

@@ -37,7 +37,7 @@ std::optional<ImageHeader> read_image_header(Bytes data) noexcept;
 std::size_t count_jpeg_scans(Bytes data) noexcept;
 
 // The most scans of an image that is decoded. The product of scans and pixels is bounded, so that
-// the time is bounded; it is that of 16 scans of the largest image.
+// the time is bounded by the time of 16 scans of the largest image.
 std::size_t max_jpeg_scans(std::uint64_t pixels, std::uint64_t max_pixels) noexcept;
 
 }  // namespace covey

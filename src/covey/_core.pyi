@@ -424,7 +424,7 @@ class ShardFile:
     def __init__(
         self, shard: int, path: bytes, size: int, fingerprint: int | None, descriptor: int = -1
     ) -> None:
-        """`descriptor` is that of the open file, if it is open."""
+        """`descriptor` refers to the open file, if it is open."""
 
 class Gather:
     """Random access to the records of an index."""

@@ -232,7 +232,7 @@ void register_gather(nb::module_& m) {
           nb::arg("descriptor") = -1,
           nb::sig("def __init__(self, shard: int, path: bytes, size: int, "
                   "fingerprint: int | None, descriptor: int = -1) -> None"),
-          "`descriptor` is that of the open file, if it is open.");
+          "`descriptor` refers to the open file, if it is open.");
 
   nb::class_<PyGather>(m, "Gather", "Random access to the records of an index.")
       .def(nb::init<nb::list>(), nb::arg("tables"),

@@ -134,7 +134,7 @@ def is_prefetching() -> bool:
 class Prefetcher:
     """Makes batches in threads or processes before they are requested.
 
-    The first request tells the order: that of the shuffle of ``fit(shuffle=True)``, or else
+    The first request tells the order: the shuffle of ``fit(shuffle=True)``, or else
     ascending. A batch that is requested out of this order is made when it is requested.
 
     Args:

@@ -283,7 +283,7 @@ class Loader:
         """Return a loader of the same batches with a position of its own.
 
         Args:
-            format: Contents of its batches (default: those of this loader).
+            format: Contents of its batches (default: as this loader).
             plan: Its plan (default: the plan of this loader).
             batch: Index of its next batch (default: that of this loader).
             allocate: Allocates the arrays that native threads write, in pinned memory for instance

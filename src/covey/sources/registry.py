@@ -279,8 +279,8 @@ def open_source(
        ``*.npz``: ``"NPZ"``. ``*.tar``, ``*.tar.gz``, ``*.tgz``: ``"WebDataset"``.
     2. ``*.csv``, ``*.tsv``: ``"CSV"``. ``*.json``: ``"JSON"``. ``*.jsonl``: ``"JSON Lines"``.
        ``*.parquet``: ``"Parquet"``. ``*.arrow``, or what ``datasets.save_to_disk`` wrote:
-       ``"Arrow"``. The files are those of the directory; if it has none, those of ``data/``, as in
-       a snapshot of the Hugging Face Hub; or of directories that have names of splits. Files with
+       ``"Arrow"``. The files are in the directory; if it has none, in ``data/``, as in
+       a snapshot of the Hugging Face Hub; or in directories that have names of splits. Files with
        the name of a split, such as ``train-*`` and ``test.csv``, are splits. Text files may also
        be compressed: ``*.csv.gz``.
     3. ``metadata.csv`` or ``metadata.jsonl`` above images or sounds, or a table with a column
