@@ -240,7 +240,5 @@ def test_delimiter_that_the_table_does_not_have():
     error = caught.value
     assert error.option == "columns"
     assert error.allowed.startswith("the names of the 1 column")
-    with pytest.raises(DatasetError, match="omit delimiter= to use ';'"):
-        covey.write("a.csv", "data", delimiter=",", progress=False)
     result = covey.write("a.csv", "data", columns=["text", "label"], progress=False)
     assert result.records == 3
