@@ -59,8 +59,8 @@ def all_jobs() -> list[Job]:
         Job("servers", ["tests/servers"], is_alone=True),
         Job("browser", ["tests/browser"], is_alone=True),
         *(Job("ray", [module], is_alone=True) for module in modules("tests/ray")),
-        *divided("interop", [*modules("tests/interop", "tests/scenes"), *FRAMEWORKS], 6),
         *divided("stress", modules("tests/stress"), 4),
+        *divided("interop", [*modules("tests/interop", "tests/scenes"), *FRAMEWORKS], 6),
         *divided("unit", modules("tests/unit"), 2),
         Job("unit", doctests),
     ]
