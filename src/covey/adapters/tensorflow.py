@@ -147,7 +147,7 @@ def make_dataset(loader: Loader, spec: BatchSpec, group: int) -> Any:
     dataset = tf.data.Dataset.range(1).map(begin).flat_map(steps)
     if plan.batch_at(loader.step) % plan.batches_per_epoch == 0:  # the first epoch is complete
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps_per_epoch))
-    if plan.world_size > 1:  # the batches are those of this rank already
+    if plan.world_size > 1:  # the plan has only the batches of this rank
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         dataset = dataset.with_options(options)

@@ -178,7 +178,7 @@ def add_label(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--label",
         metavar="NAME",
-        help="label feature, or @file (default: that of the index, or a feature with a common "
+        help="label feature, or @file (default: the label of the index, or a feature with a common "
         "name)",
     )
 

@@ -74,7 +74,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("source", "--kind", kind, None,
      f"format of SOURCE (default: by the names of files): {KINDS}"),
     ("source/label", "--label", str, None,
-     "label feature (default: that of the format, the only ClassLabel, or a feature with a "
+     "label feature (default: the label of the format, the only ClassLabel, or a feature with a "
      "common name such as label, class or category)"),
     ("source/label", "--no-label", bool, None, "write unlabelled data"),
     ("source", "--key", str, None,
@@ -89,7 +89,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("source", "--images", str, "COLUMN",
      "column of a table that names an image or sound for each row (default: file_name)"),
     ("source", "--source-split", str, "NAME",
-     "split of SOURCE to read (default: that of --split)"),
+     "split of SOURCE to read (default: the split of --split)"),
     ("source", "--splits", [str], "NAMES",
      "directories of SOURCE that are splits, such as train,val,test, or none; other "
      "directories are not read; may be repeated (default: the first directories, if all have "
@@ -99,7 +99,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
      "expression such as '^(?P<label>[^_]+)_', which is searched in the path of a file "
      "(default: the first directory)"),
     ("source", "--type", [feature_type], "NAME=TYPE",
-     "type of a feature, such as time=float64 or zip=str; may be repeated (default: that of "
+     "type of a feature, such as time=float64 or zip=str; may be repeated (default: the type of "
      "the format, or inferred from the values)"),
     ("source", "--default", [default], "NAME=VALUE",
      "value of a feature that JSON objects lack, or whose cell is empty or null; may be "
@@ -134,7 +134,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("files", "--compression", ("none", "gzip", "zlib"), None,
      "gzip keeps random access; TFDS reads only none (default: none)"),
     ("files", "--compression-level", range(10), None, "(default: 6)"),
-    ("files", "--name", str, None, "name of the dataset (default: that of its directory)"),
+    ("files", "--name", str, None, "name of the dataset (default: the name of its directory)"),
     ("files", "--description", str, None, "description of the dataset"),
     ("running", "--workers", positive, "N", "number of threads or processes"),
     ("running", "--part", str, "K/N",
@@ -146,7 +146,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
 )
 # fmt: on
 
-# Options that are arguments of the same name, whose defaults are those of the function.
+# Options that are arguments of the same name, and have the defaults of the function.
 _OF_OPEN = (
     *("kind", "label", "columns", "delimiter", "encoding", "field", "images"),
     "class_from",

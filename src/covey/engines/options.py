@@ -79,7 +79,7 @@ class Ray(Engine):
         memory: Bytes of memory of a task that Ray reserves (default: none).
         resources: Custom resources of a task, by name.
         scheduling_strategy: Placement of tasks, as for ``ray.remote``: ``"SPREAD"``, ``"DEFAULT"``
-            or a strategy object, such as that of a placement group.
+            or a strategy object, such as ``PlacementGroupSchedulingStrategy``.
         runtime_env: Runtime environment of tasks, as for ``ray.remote``.
         pieces: Number of pieces that the source is divided into (default: four per CPU of the
             cluster, and more for large files).

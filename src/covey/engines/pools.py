@@ -140,7 +140,7 @@ class ProcessPool(Pool):
         self._start()
 
     def _start(self) -> None:
-        # Not fork: the process may have threads, such as those of TensorFlow.
+        # Not fork: the process may have threads, such as threads of TensorFlow.
         context = multiprocessing.get_context("spawn")
         self._executor = ProcessPoolExecutor(self._workers, context, _start_worker)
 

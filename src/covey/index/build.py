@@ -82,7 +82,7 @@ def build(builder: IndexBuilder, files: ShardFiles) -> Index:
     except (ExampleError, FeatureError, DatasetError):
         if guess is None:
             raise
-        return _build(builder, files, stats, known, None)  # only its name is that of a label
+        return _build(builder, files, stats, known, None)  # only its name is the name of a label
 
 
 def _build(

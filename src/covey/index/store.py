@@ -65,7 +65,7 @@ class Index:
 
     metadata: IndexMetadata
     rows: NDArray[Any]
-    """One row per record; the fields are those of :func:`covey.index.row_dtype`."""
+    """One row per record; the dtype is :func:`covey.index.row_dtype`."""
     classes: NDArray[Any] | None
     """One row per class, sorted by label: label, first, records. None without a label."""
     by_class: NDArray[Any] | None

@@ -38,8 +38,8 @@ class SourceOptions:
     An option that the format of a source does not have is an error.
 
     Args:
-        label: Label feature (default: that of the format, or a feature with a common name). The
-            label of class directories has this name (default: ``"label"``).
+        label: Label feature (default: the label of the format, or a feature with a common name).
+            The label of class directories has this name (default: ``"label"``).
         columns: Names of the columns of a table without a header.
         delimiter: Delimiter of a table (default: detected).
         encoding: Encoding of a table or of JSON, such as ``"latin-1"`` or ``"utf-16"`` (default:

@@ -102,7 +102,7 @@ class _ParallelEncoder:
             except Exception:  # errors of any type from the source
                 pass
             else:
-                # Not fork: the process may have threads, such as those of TensorFlow.
+                # Not fork: the process may have threads, such as threads of TensorFlow.
                 context = multiprocessing.get_context("spawn")
                 pool = ProcessPoolExecutor(workers, context, _start_process, (state,))
                 return pool, self._ranges(), _encode_in_process

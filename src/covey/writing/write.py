@@ -166,6 +166,22 @@ def write(
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
     if split is not None and split_by is not None:
         raise DatasetError(option="split_by", found=split_by, allowed="omitted with split=")
+    shared: dict[str, Any] = {
+        "key": key,
+        "name": name,
+        "description": description,
+        "sort_by_class": sort_by_class,
+        "seed": seed,
+        "shards": shards,
+        "records_per_shard": records_per_shard,
+        "shard_bytes": shard_bytes,
+        "compression": compression,
+        "compression_level": compression_level,
+        "mode": mode,
+        "memory_limit": memory_limit,
+        "on_error": on_error,
+        "hold_out": hold_out,
+    }
     if is_ray_dataset(examples):
         from covey.writing.datasink import write_dataset
 
@@ -187,20 +203,7 @@ def write(
             features=features,
             types=types,
             defaults=defaults,
-            key=key,
-            name=name,
-            description=description,
-            sort_by_class=sort_by_class,
-            seed=seed,
-            shards=shards,
-            records_per_shard=records_per_shard,
-            shard_bytes=shard_bytes,
-            compression=compression,
-            compression_level=compression_level,
-            mode=mode,
-            memory_limit=memory_limit,
-            on_error=on_error,
-            hold_out=hold_out,
+            **shared,
             progress=progress,
             storage_options=storage_options,
         )
@@ -227,22 +230,9 @@ def write(
         types=own_types,
         defaults=defaults,
         names=names,
-        key=key,
-        name=name,
-        description=description,
         shuffle=shuffle,
-        sort_by_class=sort_by_class,
-        seed=seed,
-        shards=shards,
-        records_per_shard=records_per_shard,
-        shard_bytes=shard_bytes,
-        compression=compression,
-        compression_level=compression_level,
-        mode=mode,
-        memory_limit=memory_limit,
         workers=workers,
-        on_error=on_error,
-        hold_out=hold_out,
+        **shared,
         split_by=split_by,
     )
     if split_by is not None:
