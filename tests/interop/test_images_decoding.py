@@ -1,6 +1,6 @@
 """Decoded images have the pixels of Pillow and TensorFlow, with every decoder.
 
-docs/images.md defines the results.
+docs/batches.md defines the results.
 """
 
 import sys
