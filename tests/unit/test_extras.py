@@ -28,6 +28,7 @@ MODULES = {
     "jax": ["adapters/jax.py"],
     "ray": ["adapters/ray.py", "writing/datasink.py"],
     "remote": ["storage"],
+    "cli": ["cli"],
 }
 
 # Names of imports that differ from those of distributions.
@@ -43,6 +44,7 @@ INDIRECT = {
     "tfds": {"importlib_resources", "tensorflow_datasets", "tensorflow"},
     "torch": {"torchdata"},
     "remote": {"s3fs"},
+    "cli": {"shtab"},
     "keras": set(),
 }
 
