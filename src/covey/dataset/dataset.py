@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._text import count_of, outline
-from covey.classes import ClassNames, ClassTable, Labels, SmallClasses, check_labels
+from covey.classes import ClassNames, ClassTable, Labels, check_labels
 from covey.dataset.combine import add, divide, number_classes
 from covey.dataset.raw import RawRecords
 from covey.errors import (
@@ -31,6 +31,7 @@ from covey.loader.prefetch import NativeSource
 from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights, check_seed
 from covey.plan.epochs import Remainder
+from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
 from covey.reading.gather import Table
 from covey.schema import Features, Image

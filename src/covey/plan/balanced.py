@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covey import _core
-from covey.classes import ClassTable, SmallClasses, choose
+from covey.classes import ClassTable
 from covey.errors import PlanError, check, check_int, shorten
-from covey.plan.weights import Coverage, cover, parse_weights, quotas_of
+from covey.plan.weights import Coverage, SmallClasses, choose, cover, parse_weights, quotas_of
 
 Ids = NDArray[np.int64]
 Mode = Literal["split", "independent"]

@@ -1,18 +1,31 @@
-"""The weights of the classes of a plan, the quotas of the native core, and what they cover."""
+"""The classes that a plan draws from: the choice, their weights and quotas, what steps cover."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.classes import ClassTable, Eligible
-from covey.errors import DatasetError, PlanError, check
+from covey.classes import ClassTable
+from covey.errors import DatasetError, PlanError, SmallClassesWarning, check
+
+SmallClasses = Literal["repeat", "drop", "error"]
+
+SMALL_CLASSES = get_args(SmallClasses)
+
+# Number of classes in a message.
+_MAX_NAMED = 5
+
+_collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
 
 _WEIGHTS = "'sqrt', 'size', an array or a dict"
 
@@ -23,6 +36,142 @@ NAMED = ("sqrt", "size")
 # Larger weights are scaled, so that their sum is finite.
 _MAX_UNSCALED = 1e280
 _MIN_POSITIVE = float(np.nextafter(0.0, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Eligible:
+    """The classes of a table that a plan draws from.
+
+    Args:
+        table: The class table.
+        positions: Position of each class in the table.
+        firsts: Position of the first record of each class in the table.
+        counts: Number of records to use of each class.
+    """
+
+    table: ClassTable
+    positions: NDArray[np.int64]
+    firsts: NDArray[np.uint64]
+    counts: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class ids."""
+        return np.ascontiguousarray(self.table.labels[self.positions])
+
+    @property
+    def keys(self) -> NDArray[np.int64] | None:
+        """Numbers that the draws of the classes are derived from; None for the class ids."""
+        keys = self.table.keys
+        return None if keys is None else np.ascontiguousarray(keys[self.positions])
+
+
+def choose(
+    table: ClassTable,
+    examples_per_class: int,
+    *,
+    class_list: Iterable[int | str | bytes] | None,
+    total_examples_per_class: int | None,
+    small_classes: SmallClasses,
+) -> Eligible:
+    """Return the classes to draw from, and warn if some are small.
+
+    Args:
+        table: The class table.
+        examples_per_class: Number of examples below which a class is small.
+        class_list: Class ids or names; None for all.
+        total_examples_per_class: Maximum number of examples to use of each class.
+        small_classes: How to handle small classes.
+
+    Raises:
+        PlanError: If there are small classes, and `small_classes` is ``"error"``; or if all are
+            small, and would be dropped.
+        DatasetError: If a class of `class_list` does not exist.
+    """
+    _check("small_classes", small_classes, small_classes in SMALL_CLASSES, SMALL_CLASSES)
+    positions = np.arange(len(table), dtype=np.int64)
+    if class_list is not None:
+        is_list = isinstance(class_list, Iterable) and not isinstance(class_list, (str, bytes))
+        _check("class_list", class_list, is_list, "a list of classes")
+        found = np.array([table.position(each) for each in class_list], np.int64)
+        positions = np.unique(found)
+    counts = table.counts[positions]
+    if total_examples_per_class is not None:
+        counts = np.minimum(counts, total_examples_per_class)
+    small = counts < examples_per_class
+    if small_classes == "drop" and len(counts) and small.all():
+        raise PlanError(
+            f"no class has {examples_per_class:,} examples; the largest has {counts.max():,}",
+            option="examples_per_class",
+            found=examples_per_class,
+            allowed=f"<= {counts.max():,} with small_classes='drop'",
+        )
+    if small.any():
+        _report(table, positions[small], counts[small], examples_per_class, small_classes)
+    if small_classes == "drop":
+        positions, counts = positions[~small], counts[~small]
+    return Eligible(
+        table,
+        positions,
+        np.ascontiguousarray(table.firsts[positions]),
+        counts.astype(np.uint64),
+    )
+
+
+def _report(
+    table: ClassTable,
+    positions: NDArray[np.int64],
+    counts: NDArray[Any],
+    examples_per_class: int,
+    small_classes: SmallClasses,
+) -> None:
+    names = table.names[table.labels[positions[:_MAX_NAMED]]]
+    pairs = zip(names, counts[:_MAX_NAMED].tolist(), strict=True)
+    named = ", ".join(f"{name!r} ({count})" for name, count in pairs)
+    more = ", ..." if len(positions) > _MAX_NAMED else ""
+    number = len(positions)
+    reason = (
+        f"{number:,} {'class has' if number == 1 else 'classes have'} fewer than "
+        f"{examples_per_class} examples: {named}{more}"
+    )
+    if small_classes == "error":
+        raise PlanError(
+            reason,
+            remedy="reduce examples_per_class=, or pass small_classes='repeat', or pass "
+            "small_classes='drop'",
+        )
+    action = "their examples are repeated" if small_classes == "repeat" else "they are dropped"
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(f"{reason}; {action}")
+    else:
+        warnings.warn(f"{reason}; {action}", SmallClassesWarning, stacklevel=_stack_level())
+
+
+@contextmanager
+def collect_warnings() -> Iterator[list[str]]:
+    """Collect the warnings about small classes of this thread in a list, instead of issuing them.
+
+    The filters of ``warnings.catch_warnings`` are shared by all threads.
+    """
+    found: list[str] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+def _stack_level() -> int:
+    """Return the stack level of the first caller outside covey."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("covey."):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.classes import SMALL_CLASSES, SmallClasses, collect_warnings
 from covey.dataset.dataset import Dataset
 from covey.loader import Loader
 from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
 from covey.plan import state as loader_state
 from covey.plan.balanced import MODES, BatchKey
 from covey.plan.epochs import REMAINDERS, Remainder
-from covey.plan.weights import NAMED
+from covey.plan.weights import NAMED, SMALL_CLASSES, SmallClasses, collect_warnings
 from covey.view.messages import Query, RequestError
 
 if TYPE_CHECKING:
