@@ -383,6 +383,13 @@ def check_int(
     return number
 
 
+def cpu_count() -> int:
+    """Return the number of CPUs that this process may use, the default number of threads."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def import_extra(
     module: str, purpose: str, package: str = "", *, error: type[CoveyError] = DatasetError
 ) -> Any:

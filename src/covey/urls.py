@@ -18,11 +18,8 @@ _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 _LOCAL = ("file", "local")
 _HTTP = ("http", "https")
 
-# fsspec's caches, which precede the URL that they cache: "simplecache::s3://bucket/x".
-_CACHES = ("simplecache", "filecache", "blockcache", "cached")
-
-# Protocols of files within an archive. Their URLs begin with a path, not with a host.
-_ARCHIVES = ("zip", "tar", "libarchive", "dir", "reference")
+# The begin of another URL in a chain of fsspec, such as "zip://x::s3://bucket/all.zip".
+_CHAINED = re.compile(r"::[A-Za-z][A-Za-z0-9+.\-]+:/")
 
 # A URL within a message, also one of which pathlib has removed a slash.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/+")
@@ -48,8 +45,6 @@ LOCATION_OPTIONS = frozenset(
 class Url:
     """A parsed URL. The files of one storage differ only in their paths."""
 
-    head: str
-    """Preceding caches, each with its ``::``."""
     protocol: str
     userinfo: str
     """The user name and password, with their ``@``."""
@@ -58,8 +53,6 @@ class Url:
     query: str
     """The parameters of an HTTP path, the query and the fragment, with their ``;``, ``?`` or ``#``.
     They may contain credentials."""
-    tail: str
-    """The archive that contains the file: ``::s3://bucket/archive.zip``."""
 
     @classmethod
     def parse(cls, text: str) -> Url:
@@ -68,18 +61,19 @@ class Url:
         Raises:
             StorageError: If it is not a URL, or its host is ambiguous.
         """
-        parts = _chain(text)
-        first = 0
-        while first + 1 < len(parts) and parts[first].removesuffix("://") in _CACHES:
-            first += 1
-        match = _PROTOCOL.match(parts[first])
+        match = _PROTOCOL.match(text)
+        if _CHAINED.search(text) and not _HTTP_QUERY.search(text.partition("::")[0]):
+            raise StorageError(
+                "this is a chain of URLs; must be one URL",
+                path=shown(text),
+                remedy="extract archives, and omit caches such as simplecache::",
+            )
         if match is None:
             raise StorageError("this is not a URL, such as s3://bucket/directory", path=shown(text))
         protocol = match[1].lower()
-        found = _split(protocol, parts[first][match.end() :])
-        if found is None or any(
-            _is_ambiguous(part, alone=len(parts) == 1) for part in parts[first:]
-        ):
+        found = _split(protocol, text[match.end() :])
+        # fsspec would split a URL at "::", which an address in IPv6 may have.
+        if found is None or "::" in found[0] + re.sub(r"^\[[^\]/]*\]", "", found[1]):
             raise StorageError(
                 "the host of this URL is ambiguous",
                 path=shown(text),
@@ -98,22 +92,15 @@ class Url:
             )
         if protocol == "memory":  # "memory:///x" and "memory://x" are the same there
             path = path.lstrip("/")
-        head = "".join(f"{part}::" for part in parts[:first])
-        tail = "".join(f"::{part}" for part in parts[first + 1 :])
-        return cls(head, protocol, userinfo, path, query, tail)
+        return cls(protocol, userinfo, path, query)
 
     def __str__(self) -> str:
-        return f"{self.head}{self.address}{self.tail}"
-
-    @property
-    def address(self) -> str:
-        """The URL of the file, without caches and archives."""
         return f"{self.protocol}://{self.userinfo}{self.path}{self.query}"
 
     @property
     def public(self) -> str:
         """The URL without user name, password and query, as a storage returns it."""
-        return f"{self.head}{self.protocol}://{self.path}{shown(self.tail)}"
+        return f"{self.protocol}://{self.path}"
 
     @property
     def is_http(self) -> bool:
@@ -143,17 +130,10 @@ class Url:
 
 def local_path(text: str) -> str | None:
     """Return the local path of a path or ``file://`` URL; None if it is remote."""
-    *before, last = text.split("::")
-    if before and all(part.removesuffix("://") in _CACHES for part in before):
-        path = local_path(last) if _PROTOCOL.match(last) else None
-        if path is not None:
-            return path
     match = _PROTOCOL.match(text)
     if match is None:
-        return None if before and any(_PROTOCOL.match(part) for part in (*before, last)) else text
-    if match[1].lower() not in _LOCAL or before:
-        return None
-    return text[match.end() :]
+        return None if _CHAINED.search(text) else text
+    return text[match.end() :] if match[1].lower() in _LOCAL else None
 
 
 def is_remote(path: str) -> bool:
@@ -237,14 +217,23 @@ def check_local(path: object, option: str = "path") -> str:
 def shown(text: str) -> str:
     """Return a path or URL for messages: only scheme, host and path of a URL.
 
-    >>> shown("simplecache::https://me:secret@host/x.tfrecord?signature=secret")
-    'simplecache::https://host/x.tfrecord'
+    >>> shown("https://me:secret@host/x.tfrecord?signature=secret")
+    'https://host/x.tfrecord'
     """
-    found = _SCHEME.search(text)
-    if found is None:
+    match = _SCHEME.search(text)
+    if match is None:
         return text
-    parts = _chain(text[found.start() :])
-    return text[: found.start()] + "::".join(_shown_part(part) for part in parts)
+    before, rest = text[: match.end()], text[match.end() :]
+    if _CHAINED.search(rest):
+        return f"{before}***"
+    found = _split(match[0].partition(":")[0].lower(), rest)
+    if found is not None:
+        return f"{before}{found[1]}"
+    # A password may contain an unquoted "/", "@" or "?". What follows the last "@" is not part of
+    # it, but may be part of a query.
+    secret, _, after = rest.rpartition("@")
+    is_hidden = re.search("[?#]", secret)
+    return f"{before}***" if is_hidden else before + _HTTP_QUERY.split(after, maxsplit=1)[0]
 
 
 def redact(text: str) -> str:
@@ -252,24 +241,10 @@ def redact(text: str) -> str:
     return _IN_TEXT.sub(lambda found: shown(found[0]), text)
 
 
-def _chain(text: str) -> list[str]:
-    """Split a chain of fsspec URLs; a ``::`` within a password or a query is not a separator."""
-    parts: list[str] = []
-    for part in text.split("::"):
-        # Only caches and archives precede another URL.
-        if not parts or parts[-1].partition(":/")[0].lower() in (*_CACHES, *_ARCHIVES):
-            parts.append(part)
-        else:
-            parts[-1] += f"::{part}"
-    return parts
-
-
 def _split(protocol: str, rest: str) -> tuple[str, str, str] | None:
     """Split what follows ``://`` into user info, path and query; None if that is ambiguous."""
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if protocol in _ARCHIVES:
-        host = ""
-    elif "@" in rest[len(host) :] and not _is_certain(host, rest[len(host)]):
+    if "@" in rest[len(host) :] and not _is_certain(host, rest[len(host)]):
         return None
     userinfo = host[: host.rfind("@") + 1]
     rest = rest[len(userinfo) :]
@@ -289,39 +264,3 @@ def _is_certain(host: str, after: str) -> bool:
     if not at:
         return _HOST.fullmatch(host) is not None
     return after == "/" and "@" not in userinfo and bool(host) and bool(_HOST.fullmatch(host))
-
-
-def _is_ambiguous(part: str, *, alone: bool) -> bool:
-    """Return whether the host of one URL of a chain is ambiguous, for covey or for fsspec.
-
-    Args:
-        part: The URL.
-        alone: Whether it is the only one: then fsspec does not split it at ``::``.
-    """
-    match = _SCHEME.match(part)
-    if match is None:
-        return False
-    found = _split(match[0].partition(":")[0].lower(), part[match.end() :])
-    if found is None:
-        return True
-    userinfo, path, query = found
-    return "::" in userinfo + re.sub(r"^\[[^\]/]*\]", "", path) + ("" if alone else path + query)
-
-
-def _shown_part(part: str) -> str:
-    """Return one URL of a chain for messages."""
-    match = _SCHEME.match(part)
-    if match is None:
-        return part
-    scheme, rest = match[0], part[match.end() :]
-    found = _split(scheme.partition(":")[0].lower(), rest)
-    if found is not None:
-        return f"{scheme}{found[1]}"
-    # A password may contain an unquoted "/", "@" or "?". What follows the last "@" is not part of
-    # it, but may be part of a query.
-    before, _, after = rest.rpartition("@")
-    return (
-        f"{scheme}***"
-        if re.search("[?#]", before)
-        else scheme + _HTTP_QUERY.split(after, maxsplit=1)[0]
-    )

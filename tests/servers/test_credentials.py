@@ -245,7 +245,7 @@ def test_shown_and_redact(url, around):
         ("https://me:secret@host/x;token=secret;v=2?sig=secret", "https://host/x"),
         ("https://host/a;token=secret/x", "https://host/a"),
         ("https://me:s/e@host/x;token=secret", "https://host/x"),
-        ("zip://a::https://h/z.zip;token=secret", "zip://a::https://h/z.zip"),
+        ("zip://a::https://h/z.zip;token=secret", "zip://***"),
         ("https://host/a;b/x;y", "https://host/a;b/x;y"),
         ("s3://bucket/day;hour=3/x", "s3://bucket/day;hour=3/x"),
         ("https://host/a@b/x?sig=c@d", "https://host/a@b/x"),
@@ -257,7 +257,7 @@ def test_shown_and_redact(url, around):
         ("s3://bucket/x?versionId=3", "s3://bucket/x"),
         ("s3://bucket/x-?.tfrecord", "s3://bucket/x-?.tfrecord"),
         ("simplecache::s3://me:secret@b/x", "simplecache::s3://b/x"),
-        ("zip://a@b/x::https://me:secret@h/z.zip?s=1", "zip://a@b/x::https://h/z.zip"),
+        ("zip://a@b/x::https://me:secret@h/z.zip?s=1", "zip://***"),
         ("https:/me:secret@host/x?sig=secret", "https:/host/x"),
     ],
 )
@@ -271,15 +271,20 @@ def test_shown_url(url, public):
         "ftp://me:se/cret@host/x",
         "https://me:secret@/a@b",
         "https://me:sec@ret@host/a@b",
-        "simplecache::https://host/x?a::b",
         "https://me:a@b?c@host/x",
-        "zip://x::ftp://me:a/b@host/x",
         "ftp://me:a::b@host/x",
     ],
 )
 def test_ambiguous_url(url):
     with pytest.raises(StorageError, match="percent-encode"):
         Url.parse(url)
+
+
+@pytest.mark.parametrize("url", ["simplecache::s3://bucket/x", "zip://a::ftp://me:a/b@host/x"])
+def test_a_chain_of_urls_is_an_error(url):
+    with pytest.raises(StorageError, match="must be one URL") as caught:
+        covey.open(url)
+    assert caught.value.path == shown(url)
 
 
 @pytest.mark.parametrize(

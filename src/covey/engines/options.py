@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from covey._fork import cpu_count
 from covey.engines.pools import Pool, ProcessPool, RayPool
-from covey.errors import DatasetError
+from covey.errors import DatasetError, cpu_count
 
 
 class Engine(abc.ABC):

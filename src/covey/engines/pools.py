@@ -22,9 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from covey._files import temporary_name
-from covey._fork import cpu_count
 from covey.engines.tasks import Outcome, run_call
-from covey.errors import DatasetError, TaskError
+from covey.errors import DatasetError, TaskError, cpu_count
 
 if TYPE_CHECKING:
     from covey.engines.options import Ray

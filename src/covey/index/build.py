@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._fork import cpu_count
 from covey._progress import Progress
 from covey.classes import class_table, id_dtype, sort_by_class
-from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError
+from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError, cpu_count
 from covey.index.format import (
     BY_FILE,
     IndexMetadata,

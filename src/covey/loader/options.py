@@ -11,8 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from covey._fork import cpu_count
-from covey.errors import FeatureError, PlanError, check, check_int
+from covey.errors import FeatureError, PlanError, check, check_int, cpu_count
 from covey.plan import Mode, Plan
 from covey.plan.balanced import BatchKey
 from covey.schema.pixels import Crop, Decode, ImageOptions

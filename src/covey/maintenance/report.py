@@ -9,9 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from covey._fork import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, list_names
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, cpu_count, list_names
 from covey.filenames import INFO_FILE, newest_versions, record_file_stem
 from covey.results import Problem
 from covey.schema import Features

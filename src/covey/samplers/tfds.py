@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from covey._fork import cpu_count
 from covey._progress import Progress
 from covey.adapters import as_array
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
-from covey.errors import CoveyError, DatasetError, FeatureError, check
+from covey.errors import CoveyError, DatasetError, FeatureError, check, cpu_count
 from covey.loader.options import add_location
 from covey.samplers.base import Augmenting
 from covey.samplers.inputs import check_function, check_shapes, told_of_arrays

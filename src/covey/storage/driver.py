@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from covey._fork import ForkAware
 from covey._threads import DaemonThreads
 from covey.errors import FileChangedError, StorageError
 from covey.storage.errors import TruncatedResponseError, retry, to_storage_error
@@ -43,6 +43,38 @@ _VERSION_FIELDS = (
     "ETag etag generation md5Hash checksum sha blob_id mtime LastModified last_modified "
     "Last-Modified updated modified modify modificationTime created"
 )
+
+
+# Connections of the parent that a child must not close: closing a connection of fsspec removes it
+# from the event loop, whose descriptors the two processes share.
+_INHERITED: list[object] = []
+
+
+class ForkAware:
+    """An object whose lock and connections are reset in a forked child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _AWARE.add(self)
+
+    def _reset_after_fork(self) -> object:
+        """Drop all connections; the returned object is kept alive, so that they are not closed."""
+        return None
+
+
+_AWARE: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    asyn = sys.modules.get("fsspec.asyn")
+    if asyn is not None:  # the thread of its event loop does not exist in the child
+        asyn.reset_lock()
+    for each in list(_AWARE):
+        each._lock = threading.Lock()
+        _INHERITED.append(each._reset_after_fork())
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Threads(ForkAware):
@@ -95,7 +127,7 @@ class Driver(ForkAware):
     def path_of(self, url: Url) -> str:
         """Return the path of a URL in the filesystem."""
         try:
-            path: str = self._class._strip_protocol(url.address)
+            path: str = self._class._strip_protocol(str(url))
             return path
         except (TypeError, ValueError, AttributeError, KeyError) as caught:
             error = caught
@@ -195,11 +227,9 @@ class Driver(ForkAware):
         try:
             # Not an instance that other code shares: its settings are changed here.
             options["skip_instance_cache"] = True
-            if "::" not in self._url.address:
-                connected, _ = self._fsspec.core.url_to_fs(str(self._url), **options)
-            else:  # url_to_fs would split the address or the query at "::"
-                found = self._class._get_kwargs_from_urls(self._url.address)
-                connected = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
+            # url_to_fs would split the URL at "::", which its host or its query may have.
+            found = self._class._get_kwargs_from_urls(str(self._url))
+            connected = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
             if _is_s3(connected):
                 connected.retries = 1  # retry() counts the attempts
             return connected
@@ -255,8 +285,6 @@ def _import_class(fsspec: Any, url: Url) -> Any:
 
 def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return covey's defaults for the options of a driver, merged with the caller's options."""
-    if url.head or url.tail:
-        return {}
     if url.protocol in ("s3", "s3a"):
         config = {"retries": {"total_max_attempts": 1}, "max_pool_connections": _MAX_REQUESTS}
         return {"config_kwargs": {**config, **(options.get("config_kwargs") or {})}}

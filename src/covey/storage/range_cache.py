@@ -25,10 +25,9 @@ from contextlib import ExitStack, contextmanager, suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._fork import ForkAware
 from covey.errors import ClosedError
 from covey.storage.cache import MAP_SUFFIX, DiskCache, evict, open_pinned, unpin
-from covey.storage.driver import RemoteFile
+from covey.storage.driver import ForkAware, RemoteFile
 from covey.untrusted import read_at
 from covey.urls import shown
 

@@ -89,7 +89,7 @@ class RemoteStorage(Storage):
         userinfo, query = self._access.get(url.path) or self._default_access(url)
         if url.userinfo or url.query:
             userinfo, query = url.userinfo or userinfo, url.query
-        return replace(url, userinfo=userinfo, query=query, tail=self._url.tail)
+        return replace(url, userinfo=userinfo, query=query)
 
     def _default_access(self, url: Url) -> tuple[str, str]:
         # With protocols other than HTTP, a query belongs to one file: the version of an object.

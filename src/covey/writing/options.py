@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from covey._fork import cpu_count
 from covey.dataset_info import check_split_name
-from covey.errors import DatasetError, FeatureError, list_names
+from covey.errors import DatasetError, FeatureError, cpu_count, list_names
 from covey.labels import AUTO
 from covey.schema import Features
 from covey.schema.columns import parse_dtype
