@@ -458,26 +458,33 @@ def test_interrupt(memory, name):
 
 
 def test_failure_of_the_local_disk(memory, monkeypatch):
-    """A failure after the local commit does not mean that the split is written."""
     put(memory, examples(0, 30))
-    before, is_full, real_replace, real_fsync = memory.files(), [], os.replace, os.fsync
-
-    def fill_disk(source, target):
-        real_replace(source, target)
-        if str(target).endswith(INFO):
-            is_full.append(True)
+    before = memory.files()
 
     def fsync(descriptor):
-        if is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real_fsync(descriptor)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "replace", fill_disk)
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(DatasetError, match=r"No space left.*nothing was changed") as caught:
         put(memory, examples(30, 60), mode="append")
-    assert not isinstance(caught.value, CommittedError)
+    assert caught.value.path == memory.url
     assert memory.files() == before
+
+
+def test_append_reads_the_index(memory):
+    """Old shards are neither downloaded nor uploaded, if the server copies files."""
+    put(memory, examples(0, 30), compression="GZIP")
+    read = []
+
+    def hook(method, name, call):
+        read.extend([name] * (method == "cat_file"))
+        return call()
+
+    with hooked(hook):
+        put(memory, examples(30, 60), mode="append")
+    assert [name for name in read if "index.npy" in name]
+    assert not [name for name in read if "-of-" in name]
+    assert len(memory.open()) == 60
 
 
 def test_old_versions_that_cannot_be_deleted(memory, monkeypatch):

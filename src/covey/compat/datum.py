@@ -39,7 +39,6 @@ from covey.index.format import Shard
 from covey.labels import Classes, find_label, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.merge import unify
-from covey.schema.tfds import features_from_tfds
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.storage import LocalStorage
@@ -391,13 +390,13 @@ def _unify_splits(target: TargetSplit, features: Features) -> Features:
         if split.name == target.split:
             continue
         metadata = target.index_metadata(split.name)
-        known = features_from_tfds(target.directory) if metadata is None else metadata.features
+        known = target.described_features() if metadata is None else metadata.features
         try:
             features = unify(known, features, allow_missing=True)
         except FeatureError as error:
             raise DatasetError(
                 f"{error.reason}; all splits of a dataset must have the same features",
-                path=target.directory,
+                path=target.path,
                 feature=error.feature,
                 remedy="write to another directory",
             ) from None

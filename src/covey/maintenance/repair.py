@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -47,7 +46,7 @@ from covey.schema import Features
 from covey.schema.infer import survey_kinds
 from covey.schema.merge import add_classes, describe, differences, unify
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
-from covey.storage import is_remote
+from covey.storage import LocalStorage, is_remote
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
@@ -56,7 +55,7 @@ from covey.writing.options import WriteOptions
 from covey.writing.recovery import clean_up
 from covey.writing.shards import Cuts
 from covey.writing.split_writer import stage_split
-from covey.writing.target import TargetSplit
+from covey.writing.target import inspect
 
 Mode = Literal["error", "overwrite"]
 
@@ -176,7 +175,7 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
             raise DatasetError(option="output", found=shown(target), allowed=allowed)
     for split in splits if is_local else ():
         try:
-            TargetSplit.inspect(Path(os.path.abspath(target)), split, mode, None)
+            inspect(LocalStorage(), os.path.abspath(target), WriteOptions(split=split, mode=mode))
         except DatasetExistsError as error:
             error.remedy = "pass mode='overwrite' to replace it"  # a repair cannot append
             raise
@@ -258,7 +257,7 @@ class _SplitRepair:
         """Write the valid records as a split of the new dataset."""
         with stage_split(target, self._options(split, mode), options) as writer:
             base, _ = writer.known_schema()
-            features = _add_to(base, features, writer.target.directory)
+            features = _add_to(base, features, writer.target.path)
             label = self._label
             if self.features is None:  # the strings of a label are not known
                 label = guess_label(features)
@@ -336,7 +335,7 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
         return guess_label(features)
 
 
-def _add_to(base: Features | None, features: Features, path: Path) -> Features:
+def _add_to(base: Features | None, features: Features, path: str) -> Features:
     """Return features that match the existing splits, too: labels may have more classes."""
     if base is None:
         return features

@@ -33,10 +33,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -52,6 +51,7 @@ from covey._locks import (
     try_lock,
     unlock,
 )
+from covey._progress import Progress
 from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
 from covey.filenames import (
@@ -62,6 +62,7 @@ from covey.filenames import (
     staging_name,
 )
 from covey.schema.tfds import features_from_tfds, features_to_tfds
+from covey.storage import LocalStorage
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions
 from covey.writing.recovery import (
@@ -77,13 +78,26 @@ from covey.writing.recovery import (
     recover_locked,
     remove_staging,
     replace_late_sidecars,
-    staged_sidecars,
     write_sidecars,
 )
-from covey.writing.versions import find_obsolete, read_info, referenced_files
+from covey.writing.versions import find_all_obsolete, read_info, referenced_files
 
 ReplacedFiles = Literal["move", "delete", "keep"]
 """What a commit does with the files of the replaced versions of its splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecars:
+    """Sidecar files that a commit changes, by the step that changes them."""
+
+    new: dict[str, bytes]
+    """Files that do not exist yet: step 1."""
+    early: dict[str, bytes]
+    """Files that describe both old and new records: step 1."""
+    late: dict[str, bytes]
+    """Files that describe only the new records: step 3."""
+    stale: list[str]
+    """Label files that only the old records need, which are removed in step 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +109,11 @@ class Change:
     replaced: tuple[SplitInfo, ...]
     """Versions that they replace."""
     files: tuple[str, ...]
-    """Final names of the staged shards and index files."""
-    sidecars: Mapping[str, str]
+    """Final names of the shards and index files."""
+    sidecars: Mapping[str, bytes]
     """Content of the sidecar files, by name."""
-    listed_shards: Mapping[str, Mapping[str, int]] | None
-    """Entries of the splits in datum's ``shard_info.json``; None to omit that file."""
+    lists_shards: bool
+    """Whether to create datum's ``shard_info.json``; an existing one is always updated."""
     keeps: bool
     """Whether old records remain, so that new sidecar files describe both old and new records."""
     name: str
@@ -108,6 +122,71 @@ class Change:
     supervised_keys: tuple[str, str] | None = None
     """Input feature and label feature of the new records."""
     replaced_files: ReplacedFiles = "move"
+    copied: Mapping[str, str] = field(default_factory=dict)
+    """Names of shards of the old version, by their final names, if they are not staged."""
+    uploaded: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of the shards that workers have uploaded."""
+
+    def new_info(self, old: DatasetInfo | None) -> DatasetInfo:
+        """Return the new ``dataset_info.json``."""
+        info = old or DatasetInfo(self.name, self.version)
+        if self.description:
+            info = replace(info, description=self.description)
+        if not self.keeps or not info.has_supervised_keys:
+            info = info.with_supervised_keys(self.supervised_keys)
+        for split in self.splits:
+            info = info.with_split(split)
+        return info
+
+    def plan_sidecars(self, now: Mapping[str, bytes], path: str) -> Sidecars:
+        """Return the sidecar files to change.
+
+        Args:
+            now: Content of the sidecar files and of ``shard_info.json``.
+            path: Path of the dataset, for errors.
+        """
+        changed = {name: data for name, data in self.sidecars.items() if now.get(name) != data}
+        new = {name: data for name, data in changed.items() if name not in now}
+        replacing = {name: data for name, data in changed.items() if name in now}
+        early, late = (replacing, {}) if self.keeps else ({}, replacing)
+        if self.lists_shards or SHARD_INFO_FILE in now:
+            file = f"{path}/{SHARD_INFO_FILE}"
+            content = parse_json(now.get(SHARD_INFO_FILE, b"{}"), file)
+            if not isinstance(content, dict):
+                raise FormatError(
+                    "the content is not a dict", path=file, remedy="remove it with its dataset"
+                )
+            for split in self.splits:
+                names = split.shard_names(self.name)
+                content[split.name] = dict(zip(names, split.shard_lengths, strict=True))
+            text = json.dumps(content, indent=1, ensure_ascii=False)
+            late = {**late, SHARD_INFO_FILE: text.encode()}
+        return Sidecars(new, early, late, self._stale_labels(now, path))
+
+    def _stale_labels(self, now: Mapping[str, bytes], path: str) -> list[str]:
+        """Return the label files of the old features that the new features do not have."""
+        if self.keeps or not self.replaced:
+            return []
+
+        def read(name: str) -> bytes:
+            if name not in now:
+                raise FileNotFoundError(name)
+            return now[name]
+
+        with contextlib.suppress(OSError, CoveyError):
+            _, labels = features_to_tfds(features_from_tfds(path, read))
+            return [name for name in labels if name not in self.sidecars]
+        return []
+
+
+def committed_error(split: str, path: str, error: BaseException) -> CommittedError:
+    """Return the error of a step after the switch."""
+    return CommittedError(
+        f"split {split!r} is written, but some files of the old version could not be replaced or "
+        f"deleted: {cause(error)}",
+        path=path,
+        remedy="do not write the same examples again; the next write completes it",
+    )
 
 
 class Staging:
@@ -122,12 +201,15 @@ class Staging:
     def __init__(
         self, directory: Path, split: str, *, lock_timeout: float = LOCK_TIMEOUT_S
     ) -> None:
+        self.storage = LocalStorage()
+        self.location = os.fspath(directory)
         self.directory = directory
         self.split = split
         self.committed = False
         """Whether the switch has happened."""
         self.can_link = False
         """Whether the file system has hard links."""
+        self.is_remote = False
         self.path = directory / staging_name(split)
         self._process = os.getpid()
         self._lock: int | None = None
@@ -185,7 +267,21 @@ class Staging:
             return False
         return True
 
-    def commit(self, change: Change, check: Callable[[], None] = lambda: None) -> None:
+    @property
+    def unique(self) -> bool:
+        """Whether a version needs file names that no other version has."""
+        return not self.can_link
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from committing until the end of the block."""
+        return locked(self.directory)
+
+    def commit(
+        self,
+        change: Change,
+        check: Callable[[Collection[str]], None] = lambda names: None,
+        progress: Progress | None = None,
+    ) -> None:
         """Make the staged files the current version of the split.
 
         SIGINT and SIGTERM are deferred: before the switch they abort the commit, after it they are
@@ -193,7 +289,8 @@ class Staging:
 
         Args:
             change: Staged changes, whose files are synced.
-            check: Called under the dataset lock before the switch; raises to abort.
+            check: Called with the names of the directory before the switch; raises to abort.
+            progress: Progress bar of uploads.
 
         Raises:
             CommittedError: If the split is written, but step 3 failed.
@@ -201,14 +298,8 @@ class Staging:
         with locked(self.directory, max(self._lock_timeout, COMMIT_TIMEOUT_S)):
             recover_locked(self.directory, own=self.path)
             self._check_dataset(change)
-            check()
-            info = read_info(self.directory) or DatasetInfo(change.name, change.version)
-            if change.description:
-                info = replace(info, description=change.description)
-            if not change.keeps or not info.has_supervised_keys:
-                info = info.with_supervised_keys(change.supervised_keys)
-            for split in change.splits:
-                info = info.with_split(split)
+            check(os.listdir(self.directory))
+            info = change.new_info(read_info(self.directory))
             with DeferredSignals() as signals:
                 self._switch(change, info, signals)
                 try:
@@ -221,27 +312,24 @@ class Staging:
                     self._remove()
                     sync(self.directory)
                 except (OSError, MemoryError) as error:
-                    raise CommittedError(
-                        f"split {self.split!r} is written, but some files of the old version "
-                        f"could not be replaced or deleted: {cause(error)}",
-                        path=self.directory,
-                        remedy="do not write the same examples again; the next write completes it",
-                    ) from error
+                    raise committed_error(self.split, self.location, error) from error
 
     def _switch(self, change: Change, info: DatasetInfo, signals: DeferredSignals) -> None:
         """Do steps 1 and 2; undo step 1 if step 2 has not happened."""
         before = read_sidecars(self.directory)
+        listed = self.directory / SHARD_INFO_FILE
+        now = {**before, SHARD_INFO_FILE: read_file(listed)} if listed.exists() else before
+        sidecars = change.plan_sidecars(now, self.location)
         text = info.to_json().encode()
+        names = (*change.files, *sidecars.new)
         placed: list[str] = []
-        early: list[str] = []
         try:
-            new, early = self._stage_sidecars(change, before)
+            self._stage_sidecars(sidecars)
             replaced = self._replaced_files(info, change)
             atomic_write(self.path / REPLACED, "\n".join(replaced).encode())
-            names = (*change.files, *new)
             atomic_write(self.path / NAMES, "\n".join(names).encode())
             sync(self.path)
-            write_sidecars(self.directory, staged_sidecars(self.path / EARLY))
+            write_sidecars(self.directory, sidecars.early)
             for name in names:
                 signals.deliver()
                 place = os.link if self.can_link else os.rename
@@ -262,62 +350,29 @@ class Staging:
                 with contextlib.suppress(OSError):
                     for name in placed:
                         unlink_file(self.directory / name)
-                    write_sidecars(self.directory, {name: before[name] for name in early})
+                    write_sidecars(self.directory, {name: before[name] for name in sidecars.early})
             raise
         finally:
             if self.committed:
                 self._created = []
 
-    def _stage_sidecars(
-        self, change: Change, now: Mapping[str, bytes]
-    ) -> tuple[list[str], list[str]]:
-        """Stage the sidecar files; return the names of the new ones, and of those of step 1."""
-        changed = {
-            name: text.encode()
-            for name, text in change.sidecars.items()
-            if now.get(name) != text.encode()
-        }
-        new = {name: text for name, text in changed.items() if name not in now}
-        early = {name: text for name, text in changed.items() if name in now and change.keeps}
-        late = {name: text for name, text in changed.items() if name in now and not change.keeps}
-        stale = [] if change.keeps else self._stale_labels(change)
-        if change.listed_shards is not None:
-            path = self.directory / SHARD_INFO_FILE
-            content = parse_json(read_file(path), str(path)) if path.exists() else {}
-            if not isinstance(content, dict):
-                raise FormatError(
-                    "the content is not a dict", path=path, remedy="remove it with its dataset"
-                )
-            content.update(change.listed_shards)
-            late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
-        atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
-        for directory, texts in ((EARLY, early), (LATE, late)):
+    def _stage_sidecars(self, sidecars: Sidecars) -> None:
+        stale = "\n".join(sidecars.stale).encode()
+        atomic_write_all(self.path, {**sidecars.new, STALE: stale})
+        for directory, files in ((EARLY, sidecars.early), (LATE, sidecars.late)):
             path = self.path / f"{directory}.partial"
             path.mkdir()
-            atomic_write_all(path, texts)
+            atomic_write_all(path, files)
             sync(path)
             os.rename(path, self.path / directory)  # a directory of this name is complete
-        return list(new), list(early)
-
-    def _stale_labels(self, change: Change) -> list[str]:
-        """Return the label files of the old features that the new features do not have."""
-        if not change.replaced:
-            return []
-        with contextlib.suppress(OSError, CoveyError):
-            _, labels = features_to_tfds(features_from_tfds(self.directory))
-            return [name for name in labels if name not in change.sidecars]
-        return []
 
     def _replaced_files(self, info: DatasetInfo, change: Change) -> list[str]:
         """Return the files that step 3 moves: all those of old versions of the splits."""
         if change.replaced_files == "keep":
             return []
-        names = os.listdir(self.directory)
-        found = referenced_files(replace(info, splits=change.replaced)) & {*names}
-        for split in change.splits:
-            found.update(
-                find_obsolete(names, info, split.name, replaced=None, now=time.time(), retention=0)
-            )
+        names = {*os.listdir(self.directory)}
+        found = referenced_files(replace(info, splits=change.replaced)) & names
+        found.update(find_all_obsolete(names, info, (split.name for split in change.splits)))
         return sorted(found - referenced_files(info))
 
     def _check_dataset(self, change: Change) -> None:
@@ -335,14 +390,14 @@ class Staging:
         now = read_sidecars(self.directory)
         # A split that was added meanwhile must have the same features and classes.
         is_new = new is not None and not change.keeps
-        for name, text in change.sidecars.items():
-            if is_new and now.get(name) != text.encode():
+        for name, data in change.sidecars.items():
+            if is_new and now.get(name) != data:
                 raise DatasetError(
                     f"another process has written split {new!r} with other features or classes",
                     path=self.directory,
                     remedy=f"write split {self.split!r} again",
                 )
-            if now.get(name) not in (self._at_open.get(name), text.encode()):
+            if now.get(name) not in (self._at_open.get(name), data):
                 raise DatasetError(
                     f"another process has changed this file while split {self.split!r} was written",
                     path=self.directory / name,
@@ -373,37 +428,36 @@ class Staging:
 
 
 @contextmanager
-def staged(directory: Path, split: str) -> Iterator[Staging]:
-    """Yield the staging directory of a split; remove it at the end of the block."""
-    staging = Staging(directory, split)
-    with reporting_failures(directory, split, lambda: staging.committed):
-        try:
-            staging.open()
-            yield staging
-        finally:
-            staging.abort()
+def staged(directory: Path, splits: Sequence[str]) -> Iterator[Staging]:
+    """Yield the staging directory of the first split; remove it at the end of the block.
+
+    Other processes cannot write the further splits, whose files are staged with the first.
+    """
+    with contextlib.ExitStack() as stack:
+        for claim in (Staging(directory, split) for split in splits[1:]):
+            stack.callback(claim.abort)
+            with reporting_failures(directory, claim.split):
+                claim.open()
+        staging = Staging(directory, splits[0])
+        with reporting_failures(directory, splits[0], lambda: staging.committed):
+            try:
+                staging.open()
+                yield staging
+            finally:
+                staging.abort()
 
 
 def _remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None:
     """Delete files of versions before the replaced ones after a commit."""
-    replaced = {split.name: split for split in change.replaced}
     names = {name: name for name in os.listdir(directory)}
     if change.replaced_files != "keep":
         directory /= OLD_DIRECTORY
         if not is_directory(directory):
             return
         names = {name_of_old(name): name for name in os.listdir(directory)}
-    for split in change.splits:
-        obsolete = find_obsolete(
-            names,
-            info,
-            split.name,
-            replaced=replaced.get(split.name),
-            now=time.time(),
-            retention=versions.RETENTION_S,
-        )
-        for name in obsolete:
-            unlink_file(directory / names[name])
+    splits = [split.name for split in change.splits]
+    for name in find_all_obsolete(names, info, splits, change.replaced, versions.RETENTION_S):
+        unlink_file(directory / names[name])
     if directory.name == OLD_DIRECTORY:
         with contextlib.suppress(OSError):  # it is not empty
             directory.rmdir()

@@ -21,10 +21,9 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from covey._locks import reporting_failures
@@ -40,7 +39,7 @@ from covey.results import WriteResult
 from covey.schema import Features
 from covey.schema.lattice import is_decimal
 from covey.shuffle.buckets import hash_bits
-from covey.storage import LocalStorage, Storage, is_remote, open_storage
+from covey.storage import Storage, open_storage
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.columns import prepare_columns
@@ -74,11 +73,10 @@ from covey.writing.part_format import (
     to_json,
 )
 from covey.writing.pieces import Piece, plan_pieces, plan_tables
-from covey.writing.publish import RemoteStaging
 from covey.writing.scratch import Scratch
 from covey.writing.split_writer import stage_split
 from covey.writing.survey import checksum_of_ends, first_inference
-from covey.writing.target import TargetSplit
+from covey.writing.target import inspect
 from covey.writing.write_steps import resolve_schema, write_ordered
 
 
@@ -94,8 +92,9 @@ def write_part(
     """Write one part; see :func:`covey.write`."""
     number, total = parse_part(part)
     inputs = [_with_lengths(each) for each in inputs]
-    with _inspected(path, options, storage_options) as targets:
-        known = schema = resolve_schema(options, joined, targets, targets[0].known_schema())
+    storage = open_storage(path, storage_options)
+    targets = inspect(storage, storage.clean(path), options)
+    known = schema = resolve_schema(options, joined, targets, targets[0].known_schema())
     label = None
     if joined.columns is not None:
         classes, tables = prepare_columns(inputs, options, schema)
@@ -111,7 +110,6 @@ def write_part(
     pieces = list(plan.pieces)
     own = pieces[len(pieces) * (number - 1) // total : len(pieces) * number // total]
     base = None if schema.features is not None else first_inference(inputs, options, schema)
-    storage = open_storage(path, storage_options)
     location = storage.join(storage.clean(path), parts_directory(options.splits))
     with new_run(storage, location, number, total) as directory:
         scratch = Scratch(str(directory))
@@ -187,24 +185,6 @@ def _with_lengths(examples: Input) -> Input:
     except Exception as error:
         raise source_failed(count, error) from error
     return replace(examples, length=count)
-
-
-@contextmanager
-def _inspected(
-    path: str, options: WriteOptions, storage_options: Mapping[str, Any] | None
-) -> Iterator[tuple[TargetSplit, ...]]:
-    """Yield the splits to be written, without locking the dataset."""
-    with ExitStack() as stack:
-        if is_remote(path):
-            # Without the shards: only metadata is read.
-            remote = RemoteStaging(path, options.splits, appends=False, options=storage_options)
-            directory = stack.enter_context(remote).directory
-        else:
-            directory = Path(LocalStorage().clean(path))
-        yield tuple(
-            TargetSplit.inspect(directory, split, options.mode, options.name, splits=options.splits)
-            for split in options.splits
-        )
 
 
 @reports_errors()

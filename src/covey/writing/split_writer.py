@@ -6,9 +6,9 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._files import link_or_copy, sync
-from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey._text import count_of
 from covey._threads import ordered_map
 from covey.engines import Engine
 from covey.errors import DatasetError
-from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE, fill_template
+from covey.filenames import FEATURES_FILE, fill_template
 from covey.index import IndexMetadata, index_names
 from covey.index.format import Shard, row_dtype
 from covey.index.write import IndexWriter, write_classes
@@ -34,17 +33,17 @@ from covey.schema import ClassLabel, Features, Steps
 from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
-from covey.storage import LocalStorage, is_remote, open_storage
+from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Change, ReplacedFiles, Staging, staged
 from covey.writing.distributed_records import DistributedRecords
 from covey.writing.options import WriteOptions
-from covey.writing.part_files import parts_directory, remove_committed
-from covey.writing.publish import RemoteStaging
+from covey.writing.part_files import parts_directory
+from covey.writing.publish import RemoteStaging, published
 from covey.writing.reduce_stage import ShardTarget
 from covey.writing.scratch import Scratch
 from covey.writing.shards import Cuts, plan_cuts, write_shards
-from covey.writing.target import TargetSplit
+from covey.writing.target import TargetSplit, inspect
 
 
 @contextmanager
@@ -53,41 +52,19 @@ def stage_split(
 ) -> Iterator[SplitWriter]:
     """Yield the writer of splits, and remove what it has not committed at the end of the block.
 
-    A split of a URL is written to a local directory, and uploaded at the end of the block.
-
     Args:
         path: Directory or URL of the dataset.
         options: Options of the write.
         storage_options: Options of fsspec for a URL.
     """
-    if not is_remote(path):
+    staging: AbstractContextManager[Staging | RemoteStaging]
+    if is_remote(path):
+        staging = published(path, options.splits, storage_options)
+    else:
         # An absolute path: the source may change the current directory.
-        directory = Path(LocalStorage().clean(path))
-        with _claimed(directory, options), staged(directory, options.split) as staging:
-            yield SplitWriter(path, options, staging, unique=not staging.can_link)
-        return
-    appends = options.mode == "append"
-    with RemoteStaging(path, options.splits, appends=appends, options=storage_options) as remote:
-        storage = open_storage(path, storage_options)
-        remove_committed(storage, storage.clean(path))
-        with staged(remote.directory, options.split) as staging:
-            writer = SplitWriter(path, options, staging, unique=True, remote=remote)
-            yield writer
-        remote.publish(writer.progress)
-
-
-@contextmanager
-def _claimed(directory: Path, options: WriteOptions) -> Iterator[None]:
-    """Keep other processes from writing further splits, whose files are staged with the first."""
-    claims = [Staging(directory, split) for split in options.splits[1:]]
-    try:
-        for claim in claims:
-            with reporting_failures(directory, claim.split):
-                claim.open()
-        yield
-    finally:
-        for claim in claims:
-            claim.abort()
+        staging = staged(Path(LocalStorage().clean(path)), options.splits)
+    with staging as found:
+        yield SplitWriter(path, options, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +75,10 @@ class _StagedSplit:
     shards: tuple[Shard, ...]
     index_files: tuple[str, ...]
     counts: dict[Any, int]
+    copied: dict[str, str]
+    """Shards of the old version at a URL, by their final names."""
+    uploaded: dict[str, int]
+    """Sizes of the shards that workers have uploaded."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -110,32 +91,18 @@ class SplitWriter:
     Args:
         path: Directory or URL of the dataset.
         options: Options of the write.
-        staging: Staging directory.
-        unique: Whether the version needs file names that no other version has.
-        remote: Staging of a URL, whose shards the workers of an engine upload.
+        staging: Staged files.
     """
 
     targets: tuple[TargetSplit, ...]
     """The splits, and the dataset before the write."""
-    progress: Progress | None = None
-    """Progress bar of :meth:`write`, which an upload continues."""
     parts: tuple[str, ...] = ()
     """Names of the runs of parts whose records are written."""
 
-    def __init__(
-        self,
-        path: str,
-        options: WriteOptions,
-        staging: Staging,
-        *,
-        unique: bool,
-        remote: RemoteStaging | None = None,
-    ) -> None:
+    def __init__(self, path: str, options: WriteOptions, staging: Staging | RemoteStaging) -> None:
         self.staging = staging
-        self.remote = remote
         self._path = path
         self._options = options
-        self._unique = unique
         self._started = time.perf_counter()
         self.inspect()
 
@@ -143,20 +110,12 @@ class SplitWriter:
         """Read the dataset, while no other process commits to it.
 
         Raises:
-            DatasetError: As :meth:`TargetSplit.inspect`.
+            DatasetError: As :func:`covey.writing.target.inspect`.
         """
-        options, directory = self._options, self.staging.directory
-        with locked(directory):
-            self.targets = tuple(
-                TargetSplit.inspect(
-                    directory,
-                    split,
-                    options.mode,
-                    options.name,
-                    unique=self._unique,
-                    splits=options.splits,
-                )
-                for split in options.splits
+        staging = self.staging
+        with staging.locked():
+            self.targets = inspect(
+                staging.storage, staging.location, self._options, unique=staging.unique
             )
 
     @property
@@ -166,7 +125,7 @@ class SplitWriter:
 
     def known_schema(self) -> tuple[Features | None, str | None]:
         """Return the features and the label of the records that remain; None if none do."""
-        with locked(self.staging.directory):
+        with self.staging.locked():
             return self.target.known_schema()
 
     @contextmanager
@@ -176,12 +135,12 @@ class SplitWriter:
         These are beside a dataset at a URL if the workers are on other machines. A main process
         that is killed leaves them there, as it leaves parts.
         """
-        if self.remote is None or engine is None or engine.is_local:
-            yield Scratch(str(self.staging.path))
+        staging = self.staging
+        if isinstance(staging, Staging) or engine is None or engine.is_local:
+            yield Scratch(str(staging.path))
             return
-        options = self.remote.storage_options
-        storage = open_storage(self._path, options)
-        parent = storage.join(storage.clean(self._path), parts_directory(self._options.splits))
+        storage, options = staging.storage, staging.storage_options
+        parent = storage.join(staging.location, parts_directory(self._options.splits))
         found = Scratch(storage.join(parent, f"engine-{secrets.token_hex(8)}"), True, options)
         try:
             yield found
@@ -213,7 +172,6 @@ class SplitWriter:
                 file, it is always updated.
             replaced_files: What to do with the files of the replaced version. A URL keeps them.
         """
-        self.progress = progress
         splits = [
             self._stage(target, records, features, classes, progress, cuts)
             for target, records in zip(self.targets, ordered, strict=True)
@@ -223,7 +181,8 @@ class SplitWriter:
             {**_sidecars(features), **(sidecars or {})},
             list_shards,
             _supervised_keys(features, classes.label),
-            replaced_files if self.remote is None else "keep",
+            "keep" if self.staging.is_remote else replaced_files,
+            progress,
         )
         return [
             WriteResult(
@@ -247,7 +206,7 @@ class SplitWriter:
     def _notes(self) -> tuple[str, ...]:
         """Return the note of shards that patterns of other readers find beside the new ones."""
         old = sum(len(each.old_shards()) for each in self.targets)
-        if self.remote is None or not old:
+        if not self.staging.is_remote or not old:
             return ()
         return (
             f"{count_of(old, 'shard')} of the replaced version kept beside the new ones, where "
@@ -272,22 +231,22 @@ class SplitWriter:
         """Write the shards and the index of a split into the staging directory."""
         progress.rename("writing")
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
-        compression = self._choose_compression(target)
+        old = target.old_index(classes) if target.appends else None
+        compression = self._choose_compression(target, old)
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
-        # The workers of an engine upload shards under their final names.
-        target = target.with_new_token()
-        old, new, written, images = self._write_shards(
-            target, ordered, classes, cuts, rows, compression, progress
+        # Workers upload shards under their final names.
+        uploads = self.staging.is_remote and isinstance(ordered, DistributedRecords)
+        target = target.with_new_token() if uploads else target
+        new, written, images = self._write_shards(
+            target, ordered, classes, cuts, rows, old, compression, progress
         )
         progress.rename("indexing")
-        if self.remote is None:
-            target = target.with_new_token()
+        target = target if uploads else target.with_new_token()
         names = index_names(target.stem)
         os.rename(rows, directory / names["rows"])
-        is_uploaded = self.remote is not None and isinstance(ordered, DistributedRecords)
-        shards = _name_shards(old, new, target, directory, is_uploaded=is_uploaded)
-        if self.remote is not None and is_uploaded:
-            self.remote.expect({shard.name: shard.bytes for shard in shards[len(old) :]})
+        old_shards = () if old is None else old[0].shards
+        shards, copied = self._name_shards(target, old_shards, new, is_uploaded=uploads)
+        uploaded = {shard.name: shard.bytes for shard in shards[len(old_shards) :] if uploads}
         index_files = [names["rows"], names["metadata"]]
         counts: dict[Any, int] = {}
         class_checksums: tuple[int, int] | None = None
@@ -321,7 +280,33 @@ class SplitWriter:
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
             sync(directory / name)
-        return _StagedSplit(target, shards, tuple(index_files), counts)
+        return _StagedSplit(target, shards, tuple(index_files), counts, copied, uploaded)
+
+    def _name_shards(
+        self,
+        target: TargetSplit,
+        old: Sequence[Shard],
+        new: Sequence[Shard],
+        *,
+        is_uploaded: bool,
+    ) -> tuple[tuple[Shard, ...], dict[str, str]]:
+        """Give all shards of a split their final names, in the staging directory.
+
+        Returns:
+            The shards; and the names of the old ones of a URL, by their final names.
+        """
+        names = target.version_info((*old, *new)).shard_names(target.name)
+        directory, copied = self.staging.path, {}
+        for name, shard in zip(names, old, strict=False):
+            if self.staging.is_remote:
+                copied[name] = shard.name
+            else:
+                link_or_copy(Path(target.location, shard.name), directory / name)
+        for name, shard in zip(names[len(old) :], new, strict=True):
+            if not is_uploaded:
+                os.rename(directory / shard.name, directory / name)
+        named = zip((*old, *new), names, strict=True)
+        return tuple(replace(shard, name=name) for shard, name in named), copied
 
     def _commit(
         self,
@@ -330,52 +315,51 @@ class SplitWriter:
         list_shards: bool,
         supervised_keys: tuple[str, str] | None,
         replaced_files: ReplacedFiles,
+        progress: Progress,
     ) -> None:
         target = self.target
-        has_list = list_shards or (target.directory / SHARD_INFO_FILE).exists()
-        listed = {
-            split.target.split: {shard.name: shard.records for shard in split.shards}
-            for split in splits
-        }
         change = Change(
             splits=tuple(split.target.version_info(split.shards) for split in splits),
             replaced=tuple(each.old for each in self.targets if each.old is not None),
             files=tuple(name for split in splits for name in split.files),
-            sidecars=sidecars,
-            listed_shards=listed if has_list else None,
+            sidecars={name: text.encode() for name, text in sidecars.items()},
+            lists_shards=list_shards,
             keeps=target.keeps,
             name=target.name,
             version=target.version,
             description=self._options.description,
             supervised_keys=supervised_keys,
             replaced_files=replaced_files,
+            copied={name: old for split in splits for name, old in split.copied.items()},
+            uploaded={name: size for split in splits for name, size in split.uploaded.items()},
         )
 
-        def check() -> None:
+        def check(names: Collection[str]) -> None:
             for split in splits:
-                split.target.check_foreign((*split.files, *sidecars))
+                split.target.check_foreign((*split.files, *sidecars), names)
 
-        self.staging.commit(change, check)
+        self.staging.commit(change, check, progress)
 
-    def _choose_compression(self, target: TargetSplit) -> str | None:
+    def _choose_compression(
+        self, target: TargetSplit, old: tuple[IndexMetadata, NDArray[Any]] | None
+    ) -> str | None:
         """Return the compression of the options, or that of the shards before appended ones.
 
         Of shards with and without compression, those with compression decide.
         """
         requested = self._options.compression
-        found = target.old_compressions() if target.appends else ()
-        if not found:
+        if old is None or not old[0].records:
             return requested
-        old = next(filter(None, found), None)
-        if requested not in (None, *found):
+        found = old[0].compression
+        if requested not in (None, found):
             raise DatasetError(
-                f"the shards of split {target.split!r} have compression {old}",
-                path=target.directory,
+                f"the shards of split {target.split!r} have compression {found}",
+                path=target.path,
                 option="compression",
                 found=requested,
                 remedy="append without compression= to use theirs",
             )
-        return requested or old
+        return found
 
     def _write_shards(
         self,
@@ -384,22 +368,22 @@ class SplitWriter:
         classes: Classes,
         cuts: Cuts,
         rows: Path,
+        old: tuple[IndexMetadata, NDArray[Any]] | None,
         compression: str | None,
         progress: Progress,
-    ) -> tuple[list[Shard], list[Shard], IndexWriter, Mapping[str, ImageSummary] | None]:
+    ) -> tuple[list[Shard], IndexWriter, Mapping[str, ImageSummary] | None]:
         """Write shards and index rows.
 
         Returns:
-            Old shards, new shards, the closed writer of the rows, and the images of all shards.
+            New shards, the closed writer of the rows, and the images of all shards.
         """
         compressed = compression is not None
-        old: list[Shard] = []
         old_rows = np.zeros(0, row_dtype(compressed=compressed, labelled=False))
         old_images: Mapping[str, ImageSummary] | None = {}
-        single_stream = compression == "ZLIB"
-        if target.appends:
-            metadata, old_rows = target.old_index(classes, compressed=compressed)
-            old, old_images = list(metadata.shards), metadata.images
+        single_stream, first = compression == "ZLIB", 0
+        if old is not None:
+            metadata, old_rows = old
+            old_images, first = metadata.images, len(metadata.shards)
             single_stream |= metadata.single_stream
         index = IndexWriter(
             rows,
@@ -416,8 +400,8 @@ class SplitWriter:
                 new, new_images = ordered.write_shards(
                     cuts,
                     index,
-                    partial(self._shard_target, target, len(old)),
-                    first=len(old),
+                    partial(self._shard_target, target, first),
+                    first=first,
                     records_before=len(old_rows),
                     compression=compression,
                     compression_level=self._options.compression_level,
@@ -434,7 +418,7 @@ class SplitWriter:
                         cuts,
                         self.staging.path,
                         index,
-                        first=len(old),
+                        first=first,
                         compression=compression,
                         compression_level=self._options.compression_level,
                         executor=executor,
@@ -444,7 +428,7 @@ class SplitWriter:
             index.close()
         finally:
             index.abandon()
-        return old, new, index, join_summaries((old_images, new_images))
+        return new, index, join_summaries((old_images, new_images))
 
     def _shard_target(self, target: TargetSplit, before: int, shards: int) -> ShardTarget:
         """Return where the workers of an engine write shards.
@@ -454,45 +438,16 @@ class SplitWriter:
             before: Number of the shards before the new ones.
             shards: Number of the new shards.
         """
-        if self.remote is None:
-            return ShardTarget(str(self.staging.path))
+        staging = self.staging
+        if isinstance(staging, Staging):
+            return ShardTarget(str(staging.path))
         total = before + shards
         names = tuple(
             fill_template(target.template, target.name, target.split, number, total)
             for number in range(before, total)
         )
-        self.remote.expect(dict.fromkeys(names))
-        return ShardTarget(None, self._path, names, self.remote.storage_options)
-
-
-def _name_shards(
-    old: list[Shard],
-    new: list[Shard],
-    target: TargetSplit,
-    directory: Path,
-    *,
-    is_uploaded: bool = False,
-) -> tuple[Shard, ...]:
-    """Give all shards of a split their final names, in the staging directory.
-
-    Args:
-        old: Shards before the write.
-        new: Shards in the staging directory.
-        target: The split.
-        directory: The staging directory.
-        is_uploaded: Whether workers have uploaded the new shards, which have empty files here.
-    """
-    names = target.version_info((*old, *new)).shard_names(target.name)
-    shards: list[Shard] = []
-    for index, (name, shard) in enumerate(zip(names, (*old, *new), strict=True)):
-        if index < len(old):
-            link_or_copy(target.directory / shard.name, directory / name)
-        elif is_uploaded:
-            (directory / name).touch()
-        else:
-            os.rename(directory / shard.name, directory / name)
-        shards.append(replace(shard, name=name))
-    return tuple(shards)
+        staging.expect(names)
+        return ShardTarget(None, self._path, names, staging.storage_options)
 
 
 def _finish_part(task: Callable[[], Part], classes: Classes, images: ImageSurvey) -> Part:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,7 @@ from covey.filenames import (
     token_time,
 )
 from covey.index import index_names
-from covey.storage import Storage
-from covey.untrusted import read_file
+from covey.storage import LocalStorage, Storage
 
 RETENTION_S = 60.0
 """Minimum time that files of a replaced version remain, for readers that have just opened it."""
@@ -27,13 +27,26 @@ ABANDONED_S = 86400.0
 """Time after which a write without a commit is considered abandoned."""
 
 
-def read_info(directory: Path) -> DatasetInfo | None:
+def read_info(
+    location: str | Path,
+    storage: Storage = LocalStorage(),  # noqa: B008
+) -> DatasetInfo | None:
     """Return the content of ``dataset_info.json``; None if there is no such file."""
-    path = directory / INFO_FILE
+    path = storage.join(os.fspath(location), INFO_FILE)
     try:
-        return DatasetInfo.from_json(read_file(path), str(path))
+        return DatasetInfo.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
+
+
+def list_names(storage: Storage, location: str) -> set[str]:
+    """Return the names in a dataset directory, or of the files of a URL."""
+    try:
+        if not storage.is_remote:
+            return {*os.listdir(location)}
+        return {storage.name(path) for path in storage.list(location)}
+    except FileNotFoundError:
+        return set()
 
 
 def referenced_files(info: DatasetInfo) -> set[str]:
@@ -97,6 +110,33 @@ def find_obsolete(
     return found
 
 
+def find_all_obsolete(
+    names: Iterable[str],
+    info: DatasetInfo,
+    splits: Iterable[str],
+    replaced: Sequence[SplitInfo] = (),
+    retention: float = 0,
+) -> list[str]:
+    """Return the result of :func:`find_obsolete` for several splits, at the present time.
+
+    Args:
+        names: Names of all files of the directory.
+        info: Current content of ``dataset_info.json``.
+        splits: Names of the splits.
+        replaced: Versions that were replaced last, which remain.
+        retention: Retention time in seconds.
+    """
+    last = {split.name: split for split in replaced}
+    names, now = list(names), time.time()
+    return [
+        name
+        for split in splits
+        for name in find_obsolete(
+            names, info, split, replaced=last.get(split), now=now, retention=retention
+        )
+    ]
+
+
 def _complete(names: list[str]) -> list[str]:
     """Return the names of index files, and of shards whose version is complete."""
     index = []
@@ -117,12 +157,9 @@ def delete_obsolete(storage: Storage, location: str) -> list[str]:
     Raises:
         DatasetError: If a shard of the current version is missing: the old version may be needed.
     """
-    info_path = storage.join(location, INFO_FILE)
-    try:
-        info = DatasetInfo.from_json(storage.read(info_path), info_path)
-    except FileNotFoundError:
+    info = read_info(location, storage)
+    if info is None:
         return []
-    names = [storage.name(each) for each in storage.list(location)]
     shards = [name for split in info.splits for name in split.shard_names(info.name)]
     found = storage.stat([storage.join(location, name) for name in shards])
     for name, state in zip(shards, found, strict=True):
@@ -132,12 +169,9 @@ def delete_obsolete(storage: Storage, location: str) -> list[str]:
                 path=storage.join(location, name),
                 remedy="write the split again, or restore the shard",
             )
+    names = [storage.name(each) for each in storage.list(location)]
     splits = {each.name for each in info.splits}
     splits.update(filter(None, (split_of_version_file(name, info.name) for name in names)))
-    obsolete = [
-        name
-        for split in sorted(splits)
-        for name in find_obsolete(names, info, split, replaced=None, now=time.time(), retention=0)
-    ]
+    obsolete = sorted(find_all_obsolete(names, info, splits))
     storage.remove([storage.join(location, name) for name in obsolete])
-    return sorted(obsolete)
+    return obsolete

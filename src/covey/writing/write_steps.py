@@ -64,7 +64,7 @@ def resolve_schema(
         if declared is None and getattr(base.get(name), "dtype", "") != dtype:
             raise DatasetError(
                 f"the existing splits have {describe(base.get(name))}; types has {dtype}",
-                path=targets[0].directory,
+                path=targets[0].path,
                 feature=name,
                 remedy="omit it to use theirs, or write another dataset",
             )
@@ -85,7 +85,7 @@ def resolve_schema(
             omit = "" if options.features is None else "omit features= to use theirs, or "
             raise DatasetError(
                 f"the existing splits have {known_as}; {given} {found}",
-                path=targets[0].directory,
+                path=targets[0].path,
                 feature=name if has_names else None,
                 remedy=f"{omit}write another dataset",
             )
@@ -116,7 +116,7 @@ def write_ordered(
             reasons = f"; {len(omitted)} were skipped: {omitted[0].reason}" if omitted else ""
             raise DatasetError(
                 f"there are no examples to write as split {split!r}{reasons}",
-                path=writer.target.directory,
+                path=writer.target.path,
             )
     progress.begin("writing", sum(counts))
     try:
