@@ -1067,6 +1067,55 @@ def test_a_commit_that_is_killed_before_it_removes_the_parts(tmp_path, monkeypat
     assert {path.name for path in tmp_path.glob(".*")} <= {".covey-old"}
 
 
+@pytest.fixture(params=["directory", "memory://commits"])
+def appended_parts(request, tmp_path):
+    """The path of a dataset with parts that append to it."""
+    is_url = "://" in request.param
+    path = f"{request.param}/{tmp_path.name}" if is_url else f"{tmp_path}/birds"
+    write(NAMED, path, label="label")
+    for part in (1, 2):
+        write(NAMED, path, part=f"{part}/2", mode="append", label="label")
+    return path
+
+
+def test_a_commit_of_parts_that_are_committed(appended_parts, monkeypatch):
+    """Between the switch and the removal of the parts: the second commit reports the first."""
+    real, second = covey.writing.parts._remove_parts, []
+
+    def commit_again(*arguments):
+        second.append(covey.commit(appended_parts, progress=False))
+        real(*arguments)
+
+    monkeypatch.setattr(covey.writing.parts, "_remove_parts", commit_again)
+    assert covey.commit(appended_parts, progress=False).records == 200
+    assert second[0].records == 200
+    assert "the parts were committed before" in second[0].notes[0]
+    assert len(covey.open(appended_parts, split="train")) == 200
+
+
+def test_a_commit_of_parts_that_are_committed_meanwhile(appended_parts, monkeypatch):
+    """After the second commit has found the parts, but before it reads the dataset."""
+    is_url = "://" in appended_parts
+    module = covey.writing.publish if is_url else covey.writing.parts
+    name = "remove_committed" if is_url else "stage_split"
+    real, calls = getattr(module, name), []
+
+    def commit_first(*arguments):
+        calls.append(name)
+        result = real(*arguments) if is_url else None
+        if len(calls) == 1:
+            with monkeypatch.context() as patch:  # the first commit is killed before it ends
+                patch.setattr(covey.writing.parts, "_remove_parts", lambda *_: None)
+                covey.commit(appended_parts, progress=False)
+        return result if is_url else real(*arguments)
+
+    monkeypatch.setattr(module, name, commit_first)
+    with pytest.raises(DatasetError, match=r"another process has (changed|committed)"):
+        covey.commit(appended_parts, progress=False)
+    assert len(calls) == 2
+    assert len(covey.open(appended_parts, split="train")) == 200
+
+
 def test_repair_deletes_parts_at_a_url_on_request():
     url = "memory://parts/birds"
     for part in (1, 3):

@@ -96,8 +96,9 @@ class RemoteStaging:
         self.storage.write(path, b"")
         with contextlib.suppress(OSError):
             self.storage.remove([path])
-        remove_committed(self.storage, self.location)
+        # First: parts that another process commits after this are not committed again.
         self._state = self._info_state()
+        remove_committed(self.storage, self.location)
         self._names = list_names(self.storage, self.location)
         for name in self._names:
             if name == SHARD_INFO_FILE or is_sidecar(name):
