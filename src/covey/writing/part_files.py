@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,12 @@ from pathlib import Path
 from covey._files import sync
 from covey._locks import locked_directory, remove_unlocked
 from covey._text import list_names
-from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, DatasetError
-from covey.filenames import INFO_FILE
 from covey.index import IndexMetadata, index_names
 from covey.storage import Storage
 from covey.urls import shown
 from covey.writing.scratch import local_copy
+from covey.writing.versions import read_info
 
 PART_FILE = "part.json"
 PARTS_PREFIX = ".covey-parts-"
@@ -41,16 +39,15 @@ def parts_directory(splits: Sequence[str]) -> str:
     return f"{PARTS_PREFIX}{'+'.join(splits)}"
 
 
-def find_parts(storage: Storage, root: str, files: str = "**") -> list[str]:
-    """Return the names of the directories of parts of a dataset.
+def splits_of(name: str) -> list[str]:
+    """Return the splits of :func:`parts_directory`."""
+    return name[len(PARTS_PREFIX) :].split("+")
 
-    Args:
-        storage: Storage of the dataset.
-        root: Directory of the dataset.
-        files: Pattern of the files that a directory at a URL must have one of.
-    """
+
+def find_parts(storage: Storage, root: str) -> list[str]:
+    """Return the names of the directories of parts of a dataset."""
     if storage.is_remote:
-        found = storage.glob(storage.join(root, f"{PARTS_PREFIX}*/{files}"))
+        found = storage.glob(storage.join(root, f"{PARTS_PREFIX}*/**"))
         return sorted({file[len(root) :].strip("/").split("/")[0] for file in found})
     names = os.listdir(root) if os.path.isdir(root) else []
     return sorted(name for name in names if name.startswith(PARTS_PREFIX))
@@ -58,11 +55,6 @@ def find_parts(storage: Storage, root: str, files: str = "**") -> list[str]:
 
 def list_runs(storage: Storage, location: str) -> list[str]:
     """Return the names of the complete runs of parts."""
-    if not storage.is_remote:
-        path = Path(location)
-        names = [each.name for each in path.iterdir()] if path.is_dir() else []
-        complete = (name for name in names if not name.startswith("."))
-        return sorted(name for name in complete if (path / name / PART_FILE).is_file())
     try:
         files = storage.list(location, recursive=True)
     except FileNotFoundError:
@@ -74,8 +66,7 @@ def list_runs(storage: Storage, location: str) -> list[str]:
 def find_one(storage: Storage, path: str, split: str | None) -> str:
     """Return the directory of the parts of a dataset."""
     root = storage.clean(path)
-    names = find_parts(storage, root, f"*/{PART_FILE}")
-    by_splits = {name: name[len(PARTS_PREFIX) :].split("+") for name in names}
+    by_splits = {name: splits_of(name) for name in find_parts(storage, root)}
     matching = [name for name, splits in by_splits.items() if split is None or split in splits]
     if len(matching) == 1:
         return storage.join(root, matching[0])
@@ -122,39 +113,35 @@ def find_last_runs(
         DatasetError: If a part is missing.
     """
     names = filter(_NAME.fullmatch, list_runs(storage, location))  # in the order of their tokens
-    found = [
-        Part(int(name.split("-")[0]), int(name.split("-")[2]), name, storage.join(location, name))
-        for name in names
-    ]
-    shown_path = shown(location)
-    if not found:
-        raise DatasetError("no part is complete", path=shown_path)
-    counts = Counter((part.total, part.number) for part in found)
-    totals = sorted({part.total for part in found})
-    if len(totals) > 1:
-        listed = (
-            f"{_listed(sorted(number for each, number in counts if each == total))} of {total}"
-            for total in totals
-        )
+    by_total: dict[int, dict[int, Part]] = {}
+    repeated = set()
+    for name in names:
+        number, total = int(name.split("-")[0]), int(name.split("-")[2])
+        found = by_total.setdefault(total, {})
+        repeated.update({number} & found.keys())
+        found[number] = Part(number, total, name, storage.join(location, name))
+    path = shown(location)
+    if not by_total:
+        raise DatasetError("no part is complete", path=path)
+    if len(by_total) > 1:
+        counts = (f"{_listed(sorted(by_total[total]))} of {total}" for total in sorted(by_total))
         raise DatasetError(
-            f"there are parts of different numbers of parts: {'; '.join(listed)}",
-            path=shown_path,
+            f"there are parts of different numbers of parts: {'; '.join(counts)}",
+            path=path,
             remedy="remove the parts of one of them",
         )
-    (total,) = totals
-    by_number = {part.number: part for part in found}
-    missing = [number for number in range(1, total + 1) if number not in by_number]
+    ((total, parts),) = by_total.items()
+    missing = [number for number in range(1, total + 1) if number not in parts]
     if missing:
         before = sorted({int(name.partition("-")[0]) for name in removed})
         raise DatasetError(
             f"{_listed(missing)} of {total} {'is' if len(missing) == 1 else 'are'} missing"
             + (f"; {_listed(before)} of an earlier run were committed before" if before else ""),
-            path=shown_path,
+            path=path,
             remedy=f"run `covey write SOURCE TARGET --part {missing[0]}/{total}`",
         )
-    repeated = sorted(number for (_, number), count in counts.items() if count > 1)
-    notes = (f"{_listed(repeated)} of {total}: the last run is used",) * bool(repeated)
-    return [by_number[number] for number in range(1, total + 1)], notes
+    notes = (f"{_listed(sorted(repeated))} of {total}: the last run is used",) * bool(repeated)
+    return [parts[number] for number in range(1, total + 1)], notes
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -180,27 +167,8 @@ def parse_part(part: str) -> tuple[int, int]:
     )
 
 
-def find_committed(storage: Storage, root: str, name: str) -> set[str]:
-    """Return the names of the runs of a directory of parts that are committed.
-
-    Args:
-        storage: Storage of the dataset.
-        root: Directory of the dataset.
-        name: Name of the directory of parts.
-    """
-    found: set[str] = set()
-    with contextlib.suppress(OSError, CoveyError):  # without an index, the runs are not known
-        path = storage.join(root, INFO_FILE)
-        info = DatasetInfo.from_json(storage.read(path), path)
-        for split in info.splits:
-            if split.name in name[len(PARTS_PREFIX) :].split("+"):
-                path = storage.join(root, index_names(split.stem(info.name))["metadata"])
-                found.update(IndexMetadata.from_json(storage.read(path), path).parts)
-    return found
-
-
 def remove_committed(storage: Storage, root: str) -> dict[str, list[str]]:
-    """Remove the runs that are committed.
+    """Remove the runs that are committed: those that the index of a split names.
 
     Args:
         storage: Storage of the dataset.
@@ -210,9 +178,13 @@ def remove_committed(storage: Storage, root: str) -> dict[str, list[str]]:
         The names of the runs that were removed, by directory of parts.
     """
     removed = {}
-    for name in find_parts(storage, root, f"*/{PART_FILE}"):
-        location = storage.join(root, name)
-        committed = find_committed(storage, root, name)
+    for name in find_parts(storage, root):
+        location, committed = storage.join(root, name), set[str]()
+        with contextlib.suppress(OSError, CoveyError):  # without an index, the runs are not known
+            if (info := read_info(root, storage)) is not None:
+                for split in (each for each in info.splits if each.name in splits_of(name)):
+                    path = storage.join(root, index_names(split.stem(info.name))["metadata"])
+                    committed.update(IndexMetadata.from_json(storage.read(path), path).parts)
         removed[name] = [run for run in list_runs(storage, location) if run in committed]
         for run in removed[name]:
             remove_parts(storage, storage.join(location, run))

@@ -315,23 +315,27 @@ def read_content(storage: Storage, part: Part) -> dict[str, Any]:
     return content  # type: ignore[no-any-return]
 
 
-def load_write(storage: Storage, part: Part) -> PartWrite:
-    """Return what a part has in common with the others.
+def load_write(part: Part, content: Any) -> PartWrite:
+    """Return what a part has in common with the others, from its JSON.
 
     Raises:
         FormatError: If it is not valid.
     """
     with parsing(part.file):
-        write: PartWrite = from_json(PartWrite, read_content(storage, part)["write"], "write")
+        write: PartWrite = from_json(PartWrite, content, "write")
         if len(write.inputs) not in (1, len(write.options.splits)):
             raise ValueError(f"it has {len(write.inputs)} inputs")
         return write
 
 
 def load_results(
-    storage: Storage, part: Part, splits: int, storage_options: Mapping[str, Any] | None
+    storage: Storage,
+    part: Part,
+    content: Any,
+    splits: int,
+    storage_options: Mapping[str, Any] | None,
 ) -> PartResults:
-    """Return the results of the pieces of a part, with the tables of their runs.
+    """Return the results of the pieces of a part, from their JSON, with the tables of their runs.
 
     The sizes of the files of a run are checked, and its table; tasks verify what they read.
 
@@ -339,7 +343,6 @@ def load_results(
         FormatError: If they are not valid.
     """
     with parsing(part.file):
-        content = read_content(storage, part)["results"]
         found = []
         for piece, result in from_json(PartResults, content, "results"):
             kinds = [group.kind for group in result.groups]

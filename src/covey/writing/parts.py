@@ -17,10 +17,8 @@ of a part is trusted: it is JSON or an array, and is compared with the files tha
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,11 +27,9 @@ from typing import Any
 from covey._locks import reporting_failures
 from covey._progress import Progress
 from covey._text import list_names
-from covey.dataset_info import DatasetInfo
 from covey.engines import EngineArgument, find_engine
 from covey.engines.pools import Here, Threads
 from covey.errors import CoveyError, DatasetError, FormatError
-from covey.filenames import INFO_FILE
 from covey.labels import Classes
 from covey.results import WriteResult
 from covey.schema import Features
@@ -50,7 +46,6 @@ from covey.writing.map_stage import MapContext, MapResult, map_piece
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.part_files import (
     PART_FILE,
-    PARTS_PREFIX,
     Part,
     find_last_runs,
     find_one,
@@ -61,6 +56,7 @@ from covey.writing.part_files import (
     remove_committed,
     remove_empty,
     remove_parts,
+    splits_of,
 )
 from covey.writing.part_format import (
     PartResults,
@@ -77,6 +73,7 @@ from covey.writing.scratch import Scratch
 from covey.writing.split_writer import stage_split
 from covey.writing.survey import checksum_of_ends, first_inference
 from covey.writing.target import inspect
+from covey.writing.versions import read_info
 from covey.writing.write_steps import resolve_schema, write_ordered
 
 
@@ -230,11 +227,10 @@ def commit(
     location = find_one(storage, target, split)
     removed = remove_committed(storage, storage.clean(target)).get(storage.name(location), [])
     if removed and not list_runs(storage, location):
-        splits = storage.name(location)[len(PARTS_PREFIX) :].split("+")
-        return _committed(storage, target, splits)
+        return _committed(storage, target, splits_of(storage.name(location)))
     parts, notes = find_last_runs(storage, location, removed)
-    _compare(storage, parts, shown(location))
-    write = load_write(storage, parts[0])
+    first = read_content(storage, parts[0])["write"]
+    write = load_write(parts[0], first)
     options, inputs = write.options, write.inputs
     if memory_limit is not None:
         options = replace(options, memory_limit=memory_limit)
@@ -269,7 +265,11 @@ def commit(
             )
             pieces = []
             for part in parts:  # one after the other: the tables of all runs are large
-                results = load_results(storage, part, len(options.splits), storage_options)
+                content = read_content(storage, part)
+                _check_same(part, content["write"], first, shown(location))
+                results = load_results(
+                    storage, part, content.get("results"), len(options.splits), storage_options
+                )
                 _check_records(part, results, shown(location))
                 for piece, mapped in results:
                     pieces.append(piece)
@@ -283,26 +283,16 @@ def commit(
     return replace(result, seconds=seconds, notes=(*notes, *result.notes))
 
 
-def _compare(storage: Storage, parts: Sequence[Part], path: str) -> None:
+def _check_same(part: Part, write: Any, first: Any, path: str) -> None:
     """Raise DatasetError if a part was written with other options, or from another source."""
-
-    def digest(part: Part) -> bytes:
-        write = json.dumps(read_content(storage, part).get("write"), sort_keys=True)
-        return hashlib.sha256(write.encode()).digest()
-
-    digests = [digest(part) for part in parts]
-    ((common, _),) = Counter(digests).most_common(1)
-    reference = parts[digests.index(common)]
-    for part, each in zip(parts, digests, strict=True):
-        if each == common:
-            continue
-        first, own = (read_content(storage, run).get("write") for run in (reference, part))
-        name, expected, found = _first_difference(first, own)
+    if write != first:
+        name, expected, found = _first_difference(first, write)
         raise DatasetError(
-            f"part {part.number} of {part.total} differs from part {reference.number}: {name} is "
-            f"{found}, not {expected}",
+            f"part {part.number} of {part.total} differs from part 1: {name} is {found}, not "
+            f"{expected}",
             path=path,
-            remedy=f"run part {part.number} again with the options and the source of the others",
+            remedy=f"run part {part.number} or part 1 again, with the options and the source of "
+            "the others",
         )
 
 
@@ -361,8 +351,8 @@ def _check_unchanged(schema: WriteSchema, write: PartWrite, path: str) -> None:
 
 def _committed(storage: Storage, path: str, splits: Sequence[str]) -> WriteResult:
     """Return the result of a commit that was killed before it removed the parts."""
-    file = storage.join(storage.clean(path), INFO_FILE)
-    info = DatasetInfo.from_json(storage.read(file), file)
+    info = read_info(storage.clean(path), storage)
+    assert info is not None
     first, *others = (
         WriteResult(
             path=shown(path),
