@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,40 +14,33 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._progress import Progress
 from covey.classes import class_table, id_dtype, sort_by_class
-from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError, cpu_count
+from covey.errors import DatasetError, ExampleError, FeatureError, cpu_count
 from covey.index.format import (
     BY_FILE,
     IndexMetadata,
     Shard,
-    fingerprint_of,
     row_dtype,
 )
 from covey.index.labels import Label, LabelReader, label_reader
-from covey.index.scan import map_blocks, open_source, scan_shards, state_of
+from covey.index.scan import ShardScan, open_shard, scan_shard, scan_shards
 from covey.index.store import GUESS, Index, IndexBuilder, ShardFiles
 from covey.labels import guess_label
-from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.infer import RecordCounts, record_kinds, survey_block, survey_kinds
-from covey.storage import Stat, Storage
+from covey.storage import Stat
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import RecordLocations
-from covey.tfrecord.scan import OnError
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedShard:
-    """The result of scanning a shard."""
+class _Scanned:
+    """Scan of a shard, and the content of its records."""
 
-    locations: RecordLocations
-    labels: NDArray[np.int64] | None
+    scan: ShardScan[Any]
+    labels: NDArray[np.int64]
+    """Class ids, provisional ones for strings; empty without a label."""
     counts: RecordCounts
     """Statistics of the records, if the features are inferred."""
-    compression: str | None
-    records: int
-    skipped: tuple[SkippedRecord, ...]
-    fingerprint: int
     images: Mapping[str, ImageSummary] | None
     """The images of each image feature; None if the features are not known."""
 
@@ -105,9 +97,10 @@ def _build(
     if features is None:
         features = _all_features(builder, scanned, files)
     shards = []
-    for name, each, stat in zip(files.names, scanned, stats, strict=True):
-        version = "" if builder.order else stat.version
-        shards.append(Shard(name, each.records, stat.size, each.fingerprint, version))
+    for name, each in zip(files.names, (each.scan for each in scanned), strict=True):
+        version = "" if builder.order else each.stat.version
+        records = len(each.locations)
+        shards.append(Shard(name, records, each.stat.size, each.fingerprint, version))
     return _assemble(features, reader, tuple(shards), scanned, builder.order)
 
 
@@ -118,7 +111,7 @@ def _scan(
     reader: LabelReader | None,
     *,
     surveys: bool,
-) -> list[ScannedShard]:
+) -> list[_Scanned]:
     """Scan all shards.
 
     Args:
@@ -128,9 +121,41 @@ def _scan(
         surveys: Whether to survey the features of the records.
     """
     features = builder.features if builder.features is not None else builder.declared
+    # Decoding the label verifies the checksum as well, on the core that decodes. To skip records,
+    # or to survey them, they must be verified before.
+    decodes = reader is not None and reader.decodes
+    verify = not decodes or surveys or builder.on_error == "skip"
+    no_labels = np.zeros(0, np.int64)
+
+    def scan(number: int, executor: Executor | None) -> _Scanned:
+        images = None if features is None else ImageSurvey(features)
+
+        def check(block: Block) -> tuple[NDArray[np.int64], RecordCounts]:
+            survey = _core.Survey()
+            if surveys:
+                survey_block(survey, block)
+            if images is not None:
+                images.add(block)
+            labels = no_labels if reader is None else reader.labels_of(block, number)
+            return labels, RecordCounts.of(survey)
+
+        found = scan_shard(
+            files.storage,
+            files.paths[number],
+            stats[number],
+            check,
+            executor,
+            progress=bar.add,
+            on_error=builder.on_error,
+            verify_data=verify,
+        )
+        labels = np.concatenate([no_labels, *(labels for labels, _ in found.blocks)])
+        counts = RecordCounts.join(counts for _, counts in found.blocks)
+        found.blocks.clear()
+        return _Scanned(found, labels, counts, None if images is None else images.summaries())
+
     with Progress(builder.progress, None, "indexing") as bar:
-        scan = _Scan(files, stats, reader, surveys, features, builder.on_error, bar.add)
-        scans = [partial(scan.shard, number) for number in range(len(stats))]
+        scans = [partial(scan, number) for number in range(len(stats))]
         return scan_shards(scans, builder.threads or cpu_count())
 
 
@@ -158,7 +183,7 @@ def _first_features(builder: IndexBuilder, files: ShardFiles, stats: Sequence[St
 
 
 def _all_features(
-    builder: IndexBuilder, scanned: Sequence[ScannedShard], files: ShardFiles
+    builder: IndexBuilder, scanned: Sequence[_Scanned], files: ShardFiles
 ) -> Features:
     counts = RecordCounts.join(each.counts for each in scanned)
     if not counts.records:
@@ -175,138 +200,36 @@ def _all_features(
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    """One pass over the shards of a split."""
-
-    files: ShardFiles
-    stats: Sequence[Stat]
-    """State of each shard before the scan."""
-    label_reader: LabelReader | None
-    surveys: bool
-    """Whether to survey the features of the records."""
-    features: Features | None
-    """The features of the records, if they are known."""
-    on_error: OnError
-    progress: Callable[[int, int], None]
-    """Called with the records and bytes of each block."""
-
-    def shard(self, number: int, executor: Executor | None) -> ScannedShard:
-        """Scan a shard.
-
-        Args:
-            number: Number of the shard.
-            executor: Executor for its blocks; None scans them sequentially.
-
-        Raises:
-            FileChangedError: If the shard changes during the scan.
-        """
-        labels: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-        surveys: list[_core.Survey] = []
-        images = None if self.features is None else ImageSurvey(self.features)
-        records = 0
-        stat = self.stats[number]
-        with (
-            open_shard(self.files.storage, self.files.paths[number], stat) as file,
-            RecordReader(file, on_error=self.on_error) as reader,
-        ):
-            locations = RecordLocations(reader.compression)
-            # Decoding the label verifies the checksum as well, on the core that decodes. To skip
-            # records, or to survey them, they must be verified before.
-            decodes = self.label_reader is not None and self.label_reader.decodes
-            verify = not decodes or self.surveys or self.on_error == "skip"
-            blocks = reader.blocks(verify_data=verify, members=locations.members)
-            check = partial(self._block, shard=number, images=images)
-            for ids, survey, count, size in map_blocks(
-                check, _located(blocks, locations), executor
-            ):
-                if ids is not None:
-                    labels.append(ids)
-                if survey is not None:
-                    surveys.append(survey)
-                records += count
-                self.progress(count, size)
-            skipped = tuple(reader.skipped)
-            crc = fingerprint_of(file, stat.size)
-        joined = None if self.label_reader is None else np.concatenate(labels)
-        counts = RecordCounts.join(map(RecordCounts.of, surveys))
-        compression = reader.compression
-        summaries = None if images is None else images.summaries()
-        return ScannedShard(
-            locations, joined, counts, compression, records, skipped, crc, summaries
-        )
-
-    def _block(
-        self, block: Block, shard: int, images: ImageSurvey | None
-    ) -> tuple[NDArray[np.int64] | None, _core.Survey | None, int, int]:
-        survey = _core.Survey() if self.surveys else None
-        if survey is not None:
-            survey_block(survey, block)
-        if images is not None:
-            images.add(block)
-        ids = None if self.label_reader is None else self.label_reader.labels_of(block, shard)
-        return ids, survey, len(block), int(block.lengths.sum())
-
-
-def _located(blocks: Iterator[Block], locations: RecordLocations) -> Iterator[Block]:
-    for block in blocks:
-        locations.add(block)
-        yield block
-
-
-@contextmanager
-def open_shard(storage: Storage, path: str, stat: Stat) -> Iterator[BinaryIO]:
-    """Open a shard, and check before and after that its state is ``stat``.
-
-    Raises:
-        FileChangedError: If it is not, in place of any other error.
-    """
-    try:
-        file = open_source(storage, path)
-    except FileNotFoundError:
-        raise _changed(path) from None
-    with file:
-        try:
-            yield file
-        finally:
-            if state_of(file) not in (None, stat):
-                raise _changed(path)
-
-
-def _changed(path: str) -> FileChangedError:
-    return FileChangedError(
-        "the shard was modified while it was indexed", path=path, remedy="open the dataset again"
-    )
-
-
 def _assemble(
     features: Features,
     reader: LabelReader | None,
     shards: tuple[Shard, ...],
-    scanned: Sequence[ScannedShard],
+    scanned: Sequence[_Scanned],
     order: Mapping[str, Any],
 ) -> Index:
     """Return the index of scanned shards."""
-    compressions = [each.compression for each in scanned if each.compression is not None]
+    found = [each.scan for each in scanned]
+    compressions = [each.compression for each in found if each.compression is not None]
     compressed = bool(compressions)
     # All shards are addressed in the same way: by members only if every shard has members, and
     # none is corrupt, because a record may be valid in a member that is not.
-    mixed = any(each.compression is None and each.records for each in scanned)
+    mixed = any(each.compression is None and len(each.locations) for each in found)
     seekable = all(
-        each.locations.can_skip() and not each.skipped for each in scanned if each.records
+        each.locations.can_skip() and not each.skipped for each in found if len(each.locations)
     )
     single_stream = compressed and (mixed or not seekable)
     final, strings = (None, None) if reader is None else reader.finish()
     dtype = row_dtype(compressed=compressed, labelled=reader is not None)
-    rows = np.zeros(sum(each.records for each in scanned), dtype)
+    rows = np.zeros(sum(shard.records for shard in shards), dtype)
     begin = 0
-    for number, each in enumerate(scanned):
-        part = rows[begin : begin + each.records]
-        begin += each.records
+    for number, each in enumerate(found):
+        part = rows[begin : begin + len(each.locations)]
+        begin += len(part)
         part["shard"] = number
         each.locations.fill(part, single_stream=single_stream)
-        if each.labels is not None:
-            part["label"] = each.labels if final is None else final[each.labels]
+        if reader is not None and len(part):
+            labels = scanned[number].labels
+            part["label"] = labels if final is None else final[labels]
     classes = by_class = sums = None
     if reader is not None:
         classes = class_table(rows["label"])
@@ -326,5 +249,5 @@ def _assemble(
         single_stream=single_stream,
         images=join_summaries(each.images for each in scanned),
     )
-    skipped = tuple(part for each in scanned for part in each.skipped)
+    skipped = tuple(part for each in found for part in each.skipped)
     return Index(metadata, rows, classes, by_class, skipped=skipped)

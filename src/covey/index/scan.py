@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from covey._threads import ordered_map
+from covey.errors import FileChangedError
+from covey.index.format import fingerprint_of
+from covey.results import SkippedRecord
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
-from covey.tfrecord import RecordReader
+from covey.tfrecord import Block, RecordReader
+from covey.tfrecord.block import RecordLocations
+from covey.tfrecord.scan import OnError
 from covey.untrusted import RegularFile
 
 T = TypeVar("T")
-Found = TypeVar("Found")
 
 # Blocks of a shard that are checked at the same time.
 _BLOCKS_IN_FLIGHT = 4
@@ -35,13 +40,104 @@ def scan_shards(scans: Sequence[Callable[[Executor | None], T]], threads: int) -
         return list(ordered_map(tasks, pool if by_shard else None, threads))
 
 
-def map_blocks(
-    check: Callable[[Found], T], found: Iterable[Found], executor: Executor | None
-) -> Iterator[T]:
-    """Yield the results of a function of the blocks of a shard, in order."""
-    tasks = (partial(check, each) for each in found)
-    with closing(ordered_map(tasks, executor, _BLOCKS_IN_FLIGHT)) as results:
-        yield from results
+@dataclass(frozen=True, slots=True)
+class ShardScan(Generic[T]):
+    """Result of the scan of a shard."""
+
+    stat: Stat
+    compression: str | None
+    locations: RecordLocations
+    """Locations of the records with valid checksums."""
+    skipped: tuple[SkippedRecord, ...]
+    """Corrupt ranges."""
+    fingerprint: int
+    blocks: list[T]
+    """Results of the check of each block, in order."""
+
+
+def scan_shard(
+    storage: Storage,
+    path: str,
+    stat: Stat,
+    check: Callable[[Block], T],
+    executor: Executor | None = None,
+    *,
+    progress: Callable[[int, int], None],
+    on_error: OnError = "raise",
+    verify_data: bool = True,
+    warns: bool = True,
+) -> ShardScan[T]:
+    """Scan a shard, and check its blocks.
+
+    Args:
+        storage: Storage of the shard.
+        path: Path of the shard.
+        stat: State of the shard before the scan.
+        check: Function of a block, called in threads.
+        executor: Executor of `check`; None checks the blocks in this thread.
+        progress: Called with the records and bytes of each block.
+        on_error: ``"skip"`` skips corrupt records.
+        verify_data: Whether the checksums of the data are verified before `check`, which verifies
+            them otherwise.
+        warns: Whether skipped records cause a warning.
+
+    Raises:
+        CorruptRecordError: If a record is corrupt.
+        FileChangedError: If the shard changes during the scan, in place of any other error.
+    """
+    skipped: list[SkippedRecord] = []
+    with (
+        open_shard(storage, path, stat) as file,
+        RecordReader(file, on_error=on_error) as reader,
+    ):
+        locations = RecordLocations(reader.compression)
+        read = reader.blocks if warns else reader.scan
+
+        def blocks() -> Iterator[Block]:
+            for each in read(verify_data=verify_data, members=locations.members):
+                if isinstance(each, SkippedRecord):
+                    skipped.append(each)
+                else:
+                    locations.add(each)
+                    yield each
+
+        def run(block: Block) -> tuple[T, int, int]:
+            return check(block), len(block), int(block.lengths.sum())
+
+        found: list[T] = []
+        tasks = (partial(run, block) for block in blocks())
+        with closing(ordered_map(tasks, executor, _BLOCKS_IN_FLIGHT)) as results:
+            for result, records, size in results:
+                found.append(result)
+                progress(records, size)
+        skipped += reader.skipped
+        mark = fingerprint_of(file, stat.size)
+        return ShardScan(stat, reader.compression, locations, tuple(skipped), mark, found)
+
+
+@contextmanager
+def open_shard(storage: Storage, path: str, stat: Stat) -> Iterator[BinaryIO]:
+    """Open a shard, and check before and after that its state is ``stat``.
+
+    Raises:
+        FileChangedError: If it is not, in place of any other error.
+    """
+    try:
+        file = open_source(storage, path)
+    except FileNotFoundError:
+        raise _changed(path) from None
+    with file:
+        try:
+            yield file
+        finally:
+            if state_of(file) not in (None, stat):
+                raise _changed(path)
+
+
+def _changed(path: str) -> FileChangedError:
+    return FileChangedError(
+        "the shard was modified while it was read", path=path, remedy="open the dataset again"
+    )
 
 
 def open_source(storage: Storage, path: str) -> BinaryIO:

@@ -26,8 +26,9 @@ from covey.index import (
     read_index,
     read_metadata,
 )
+from covey.index.scan import ShardScan
 from covey.maintenance.report import Problems, reason_of
-from covey.maintenance.scan import CheckedShard, ScannedRows
+from covey.maintenance.scan import CheckedBlock, CheckedShard
 from covey.schema import ClassLabel, Features
 from covey.schema.merge import Difference, describe, differences
 from covey.schema.tfds import features_from_tfds, features_to_tfds
@@ -68,47 +69,51 @@ class IndexCheck:
 
     def compare_shard(self, shard: CheckedShard) -> None:
         """Compare a shard with its entry and its rows in the index; add problems to the shard."""
-        if self.metadata is None or shard.stat is None or shard.name not in self._numbers:
+        if self.metadata is None or shard.scan is None or shard.name not in self._numbers:
             return
-        number = self._numbers[shard.name]
-        if self.index is not None and shard.rows is not None:
-            self._compare_rows(self.index, number, shard, shard.rows)
+        number, scan = self._numbers[shard.name], shard.scan
+        if self.index is not None:
+            self._compare_rows(self.index, number, shard, scan)
         entry = self.metadata.shards[number]
         # The version of the file is not compared: all of its content was.
-        if shard.stat.size != entry.bytes:
+        if scan.stat.size != entry.bytes:
             shard.problems.add(
                 shard.name,
-                f"the shard has {shard.stat.size} bytes; it had {entry.bytes} when it was indexed",
+                f"the shard has {scan.stat.size} bytes; it had {entry.bytes} when it was indexed",
             )
-        elif not shard.is_corrupt and shard.fingerprint not in (None, entry.fingerprint):
+        elif not shard.corrupt and scan.fingerprint != entry.fingerprint:
             shard.problems.add(shard.name, "the shard was replaced after it was indexed")
 
     def _compare_rows(
-        self, index: Index, number: int, shard: CheckedShard, scanned: ScannedRows
+        self, index: Index, number: int, shard: CheckedShard, scan: ShardScan[CheckedBlock]
     ) -> None:
         """Compare the rows of a shard with its records before the first corrupt one."""
         metadata = index.metadata
-        if metadata.compression is None and shard.compression is not None:
-            reason = f"the compression is None, but {shard.name} has {shard.compression}"
+        if metadata.compression is None and scan.compression is not None:
+            reason = f"the compression is None, but {shard.name} has {scan.compression}"
             shard.problems.add(self.names["metadata"], reason)
             return
         first, end = index.first_records[number : number + 2]
         rows = index.rows[first:end]
-        expected = np.zeros(len(scanned.locations), rows.dtype)
+        expected = np.zeros(len(scan.locations), rows.dtype)
         try:
-            scanned.locations.fill(expected, single_stream=metadata.single_stream)
+            scan.locations.fill(expected, single_stream=metadata.single_stream)
         except FormatError as error:
             shard.problems.add(self.names["rows"], reason_of(error), record=first)
             return
         expected["shard"] = number
-        if shard.is_corrupt:
-            expected = expected[: scanned.complete]
+        if scan.skipped:
+            expected = expected[: scan.skipped[0].record]
             rows = rows[: len(expected)]
         if metadata.label is not None:
             count = min(len(rows), len(expected))
             # The class of an invalid record is unknown.
-            labels, known = scanned.labels(count)
-            expected["label"][:count] = np.where(known, labels, rows["label"][:count])
+            labels, known = rows["label"][:count].copy(), np.ones(count, bool)
+            known[[record for record in shard.invalid if record < count]] = False
+            found = np.concatenate([labels[:0], *(block.labels for block in scan.blocks)])
+            if len(found):
+                labels[known] = found[:count][known]
+            expected["label"][:count] = labels
         self._compare(shard.problems, "rows", rows, expected, first, f" of {shard.name}")
 
     def compare_classes(self, problems: Problems) -> None:

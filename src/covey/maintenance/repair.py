@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -38,7 +39,7 @@ from covey.maintenance.report import (
 from covey.maintenance.scan import (
     CheckedShard,
     ExampleCheck,
-    ShardScanner,
+    check_shard,
 )
 from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, WriteResult
@@ -226,10 +227,14 @@ class _SplitRepair:
         if declared is None:
             self.features = expected_features(layout, name, self._metadata)
         self._label = _find_label(self.features, self._metadata)
-        files = self._split.files
         examples = ExampleCheck(self.features, self._label)
-        scanner = ShardScanner(name, files, examples, bar.add, self._split.records, None)
-        scans = [partial(scanner.scan, number) for number in range(len(files.names))]
+
+        def scan(number: int, executor: Executor | None) -> CheckedShard:
+            shard = check_shard(self._split, name, number, examples, bar.add, executor, None)
+            shard.scan = None  # it takes memory
+            return shard
+
+        scans = [partial(scan, number) for number in range(len(self._split.files.names))]
         self.shards = scan_shards(scans, threads)
 
     @property

@@ -6,44 +6,41 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.dataset.layout import SplitFiles
 from covey.errors import CoveyError, FileChangedError
 from covey.filenames import find_moved, strip_record_suffixes
-from covey.index import BY_FILE, ShardFiles
-from covey.index.format import fingerprint_of
-from covey.index.scan import map_blocks, open_source, state_of
+from covey.index import BY_FILE
+from covey.index.scan import ShardScan, scan_shard
 from covey.labels import decode_strings, is_string
 from covey.maintenance.report import MAX_PROBLEMS, Problems, reason_of
-from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.infer import survey_block
 from covey.storage import Stat
-from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import HEADER_BYTES, RecordLocations
+from covey.tfrecord import Block
+from covey.tfrecord.block import HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedBlock:
     """The records of a block, compared with the features."""
 
-    block: Block
-    labels: NDArray[np.int64] | None
-    """Class id of every row, if there is a label; 0 for invalid rows."""
-    invalid: list[tuple[int, str]] = field(default_factory=list)
-    """Rows that are not examples or do not match the features, in order, with the reason."""
+    labels: NDArray[np.int64]
+    """Class id of every row, 0 for invalid rows; empty without a label."""
+    bytes: int
+    """Size of the records without their frames."""
+    invalid: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """Id, offset of the frame in the (decompressed) file, size and reason of the records that are
+    not examples or do not match the features, in order."""
     strings: set[str] = field(default_factory=set)
     """Class names of the valid rows, if the label is a string."""
     surveys: list[_core.Survey] = field(default_factory=list)
     """Surveys of the valid rows, if the features are unknown."""
-
-    def offset(self, row: int) -> int:
-        """Return the offset of a record's frame in the (decompressed) file."""
-        return self.block.position + int(self.block.offsets[row]) - HEADER_BYTES
 
 
 class ExampleCheck:
@@ -72,23 +69,22 @@ class ExampleCheck:
 
     def check(self, block: Block, file: str) -> CheckedBlock:
         """Check the records of a block, whose checksums are valid, of a file."""
-        found = CheckedBlock(block, self._no_labels(len(block), file))
+        labels = np.zeros(0 if self._path is None else len(block), np.int64)
+        if self._by_file:
+            labels = np.full(len(block), self._ids.get(strip_record_suffixes(file), -1), np.int64)
+        found = CheckedBlock(labels, int(block.lengths.sum()))
         for row, result in self._divide(block, 0):
             if isinstance(result, str):
-                found.invalid.append((row, result))
+                offset = block.position + int(block.offsets[row]) - HEADER_BYTES
+                found.invalid.append((block.first + row, offset, int(block.lengths[row]), result))
             elif isinstance(result, _core.Survey):
                 found.surveys.append(result)
-            elif result is not None and found.labels is not None:
+            elif result is not None and not self._by_file:
                 if isinstance(result, list):
                     found.strings.update(result)
                     result = [self._ids.get(name, -1) for name in result]
-                found.labels[row : row + len(result)] = result
+                labels[row : row + len(result)] = result
         return found
-
-    def _no_labels(self, rows: int, file: str) -> NDArray[np.int64] | None:
-        if self._by_file:
-            return np.full(rows, self._ids.get(strip_record_suffixes(file), -1), np.int64)
-        return None if self._path is None else np.zeros(rows, np.int64)
 
     def _divide(self, block: Block, row: int) -> Iterator[tuple[int, Any]]:
         """Bisect a block into ranges of valid records and single invalid records.
@@ -129,15 +125,14 @@ class CheckedShard:
     name: str
     problems: Problems
     stat: Stat | None = None
-    """State of the file when it was opened; None if it is missing or cannot be read."""
+    """State of the file; None if it is missing or cannot be read."""
     compression: str | None = None
     records: int = 0
     """Number of records with valid checksums."""
-    record_ids: int = 0
-    """Number of record ids: the records, and the corrupt ranges."""
+    corrupt: int = 0
+    """Number of corrupt ranges, each of which has a record id."""
     data_bytes: int = 0
     """Size of the records without their frames."""
-    is_corrupt: bool = False
     invalid: list[int] = field(default_factory=list)
     """Ids of the records that are not examples or do not match the features."""
     invalid_bytes: int = 0
@@ -146,10 +141,8 @@ class CheckedShard:
     """Class names, if the label is a string."""
     surveys: list[_core.Survey] = field(default_factory=list)
     """Surveys of the valid records, if the features are unknown."""
-    rows: ScannedRows | None = None
-    """Rows of an index of the shard, if they were requested."""
-    fingerprint: int | None = None
-    """Fingerprint of the file, if the rows were requested."""
+    scan: ShardScan[CheckedBlock] | None = None
+    """The scan, until it is compared with the index."""
 
     @property
     def valid(self) -> int:
@@ -157,126 +150,60 @@ class CheckedShard:
         return self.records - len(self.invalid)
 
 
-class ScannedRows:
-    """Locations and classes of the records of a shard, from which the rows of an index follow."""
-
-    complete: int | None = None
-    """Number of records before the first corrupt one; None if none is corrupt."""
-
-    def __init__(self, compression: str | None) -> None:
-        self.locations = RecordLocations(compression)
-        self._labels = [np.zeros(0, np.int64)]
-        self._known = [np.zeros(0, bool)]
-
-    def add(self, found: CheckedBlock | SkippedRecord) -> None:
-        """Add the records of a block, or note a corrupt range."""
-        if isinstance(found, SkippedRecord):
-            if self.complete is None:
-                self.complete = len(self.locations)
-            return
-        self.locations.add(found.block)
-        rows = len(found.block)
-        known = np.full(rows, found.labels is not None)
-        known[[row for row, _ in found.invalid]] = False
-        self._labels.append(np.zeros(rows, np.int64) if found.labels is None else found.labels)
-        self._known.append(known)
-
-    def labels(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the class ids of the first records, and which of them are known."""
-        return np.concatenate(self._labels)[:count], np.concatenate(self._known)[:count]
-
-
-@dataclass(frozen=True)
-class ShardScanner:
-    """Scans the shards of a split.
+def check_shard(
+    split: SplitFiles,
+    split_name: str,
+    number: int,
+    examples: ExampleCheck,
+    progress: Callable[[int, int], None],
+    executor: Executor | None = None,
+    max_problems: int | None = MAX_PROBLEMS,
+) -> CheckedShard:
+    """Scan a shard and check its records; corrupt and invalid ones are problems.
 
     Args:
-        split: Name of the split.
-        files: Shards of the split.
+        split: Split of the shard.
+        split_name: Name of the split.
+        number: Number of the shard.
         examples: Check of the records.
-        progress: Function that is called with the number of records and bytes that were scanned.
-        expected: Number of records of each shard by the metadata of the dataset, if it is known.
-        max_problems: Most problems of a shard that are listed; None lists all.
+        progress: Called with the records and bytes of each block.
+        executor: Executor that checks the blocks; None checks them in this thread.
+        max_problems: Most problems that are listed; None lists all.
     """
-
-    split: str
-    files: ShardFiles
-    examples: ExampleCheck
-    progress: Callable[[int, int], None]
-    expected: Sequence[int] | None = None
-    max_problems: int | None = MAX_PROBLEMS
-
-    def scan(
-        self, number: int, executor: Executor | None = None, *, rows: bool = False
-    ) -> CheckedShard:
-        """Scan a shard.
-
-        Args:
-            number: Index of the shard.
-            executor: Executor that checks the blocks; None checks them in this thread.
-            rows: Whether the rows of an index are collected.
-        """
-        name, path, storage = self.files.names[number], self.files.paths[number], self.files.storage
+    files = split.files
+    name, storage = files.names[number], files.storage
+    found = CheckedShard(name, Problems(split_name, max_problems))
+    try:
+        path = files.paths[number]
         path = path if storage.is_remote else find_moved(path)  # by a write meanwhile
-        found = self._new(name)
-        try:
-            (stat,) = storage.stat([path])
-            if stat is None:
-                known = "" if self.expected is None else f", with {self.expected[number]:,} records"
-                found.problems.add(name, f"the shard is missing{known}")
-                return found
-            with open_source(storage, path) as file:
-                found.stat = state_of(file) or stat
-                self._read(file, found, executor, rows)
-                if rows:
-                    found.fingerprint = fingerprint_of(file, found.stat.size)
-                if state_of(file) not in (None, found.stat):
-                    found.problems.add(name, "the shard was changed while it was read")
-                    found.is_corrupt = True
-        except OSError as error:
-            # Records that were read before the error are not used: another pass may not find them.
-            found = self._new(name)
-            found.problems.add(name, f"the shard cannot be read: {reason_of(error)}")
+        (stat,) = storage.stat([path])
+        if stat is None:
+            known = "" if split.records is None else f", with {split.records[number]:,} records"
+            found.problems.add(name, f"the shard is missing{known}")
+            return found
+        check = partial(examples.check, file=name)
+        found.scan = scan = scan_shard(
+            storage, path, stat, check, executor, progress=progress, on_error="skip", warns=False
+        )
+    except OSError as error:
+        # Records that were read before the error are not used: another pass may not find them.
+        reason = f"the shard cannot be read: {reason_of(error)}"
+        is_changed = isinstance(error, FileChangedError)
+        found.problems.add(
+            name, "the shard was changed while it was read" if is_changed else reason
+        )
         return found
-
-    def _new(self, name: str) -> CheckedShard:
-        return CheckedShard(name, Problems(self.split, self.max_problems))
-
-    def _read(
-        self, file: BinaryIO, found: CheckedShard, executor: Executor | None, rows: bool
-    ) -> None:
-        with RecordReader(file, on_error="skip") as reader:
-            found.compression = reader.compression
-            if rows:
-                found.rows = ScannedRows(reader.compression)
-            members = None if found.rows is None else found.rows.locations.members
-            check = partial(self._check, name=found.name)
-            for each in map_blocks(check, reader.scan(members=members), executor):
-                if found.rows is not None:
-                    found.rows.add(each)
-                if isinstance(each, SkippedRecord):
-                    found.is_corrupt = True
-                    found.record_ids += 1
-                    found.problems.add(
-                        found.name, each.reason, record=each.record, offset=each.offset
-                    )
-                else:
-                    self._count(found, each)
-
-    def _check(self, found: Block | SkippedRecord, name: str) -> CheckedBlock | SkippedRecord:
-        return found if isinstance(found, SkippedRecord) else self.examples.check(found, name)
-
-    def _count(self, found: CheckedShard, checked: CheckedBlock) -> None:
-        block = checked.block
-        for row, reason in checked.invalid:
-            record = block.first + row
-            found.problems.add(found.name, reason, record=record, offset=checked.offset(row))
+    found.stat, found.compression = stat, scan.compression
+    found.records, found.corrupt = len(scan.locations), len(scan.skipped)
+    wrong = [(each.record, each.offset or 0, each.reason) for each in scan.skipped]
+    for block in scan.blocks:
+        for record, offset, size, reason in block.invalid:
+            wrong.append((record, offset, reason))
             found.invalid.append(record)
-            found.invalid_bytes += int(block.lengths[row])
-        size = int(block.lengths.sum())
-        found.records += len(block)
-        found.record_ids += len(block)
-        found.data_bytes += size
-        found.strings |= checked.strings
-        found.surveys += checked.surveys
-        self.progress(len(block), size)
+            found.invalid_bytes += size
+        found.data_bytes += block.bytes
+        found.strings |= block.strings
+        found.surveys += block.surveys
+    for record, offset, reason in sorted(wrong):
+        found.problems.add(name, reason, record=record, offset=offset)
+    return found

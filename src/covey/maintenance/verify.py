@@ -37,7 +37,7 @@ from covey.maintenance.report import (
 from covey.maintenance.scan import (
     CheckedShard,
     ExampleCheck,
-    ShardScanner,
+    check_shard,
 )
 from covey.results import Report
 from covey.schema import Features
@@ -137,16 +137,16 @@ class _SplitCheck:
                 label = None
         names = None if metadata is None else metadata.label_strings
         examples = ExampleCheck(features, label, names)
-        self._scanner = ShardScanner(name, self.files, examples, progress, self._split.records)
+        self._check = partial(check_shard, self._split, name, examples=examples, progress=progress)
 
     def scans(self) -> list[Callable[[Executor | None], CheckedShard]]:
         """Return a function for each shard that scans it and compares it with the index."""
         return [partial(self._scan, number) for number in range(len(self.files.names))]
 
     def _scan(self, number: int, executor: Executor | None) -> CheckedShard:
-        shard = self._scanner.scan(number, executor, rows=self._index.metadata is not None)
+        shard = self._check(number, executor=executor)
         self._index.compare_shard(shard)
-        shard.rows, shard.surveys, shard.strings = None, [], set()  # they take memory
+        shard.scan, shard.surveys, shard.strings = None, [], set()  # they take memory
         return shard
 
     def finish(self, shards: list[CheckedShard]) -> None:
@@ -266,14 +266,13 @@ def _compare_split(
     """Compare the metadata of a split, and the shards of its index, with the shards."""
     file = SHARD_INFO_FILE if kind == "datum" else INFO_FILE
     for shard, expected in zip(shards, split.records or (), strict=False):
-        if shard.stat is not None and shard.record_ids != expected:
-            corrupt = shard.record_ids - shard.records
-            among = f", {corrupt:,} of them corrupt" if corrupt else ""
+        found = shard.records + shard.corrupt
+        if shard.stat is not None and found != expected:
+            among = f", {shard.corrupt:,} of them corrupt" if shard.corrupt else ""
             problems.add(
-                shard.name,
-                f"the shard has {shard.record_ids:,} records{among}, but {expected:,} in {file}",
+                shard.name, f"the shard has {found:,} records{among}, but {expected:,} in {file}"
             )
-    complete = all(shard.stat is not None and not shard.is_corrupt for shard in shards)
+    complete = all(shard.stat is not None and not shard.corrupt for shard in shards)
     size = sum(shard.stat.size for shard in shards if shard.stat is not None)
     data = sum(shard.data_bytes for shard in shards)
     # covey stores the size of the files, TFDS that of the records without frames, or 0.
