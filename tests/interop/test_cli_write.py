@@ -401,6 +401,36 @@ def test_types_of_json(capsys):
     assert "there is no feature 'y'" in error_of(capsys, make_csv(), "other", "--type", "y=str")
 
 
+def test_a_line_for_each_column(capsys):
+    with open("birds.csv", "w") as file:
+        file.write("ring,name,weight,label\n007,,0.5,owl\n12,ada,,wren\n007,bo,0.5,owl\n")
+    assert main(["write", "birds.csv", "data"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:6] == [
+        "data: label 'label'",
+        "  column  type                     empty  distinct",
+        "  ring    str                          0         2",
+        "  name    str                          1         3",
+        "  weight  float32                      1         2",
+    ]
+    arrays = {"x": np.zeros((1500, 2), np.float32), "n": np.arange(1500) % 7}
+    np.savez("many.npz", **arrays, label=np.arange(1500) % 3)
+    assert main(["write", "many.npz", "many"]) == 0
+    title, *table = capsys.readouterr().out.splitlines()[1:6]
+    assert title == "many: label 'label'; columns of 1,000 of 1,500 examples of 'train'"
+    assert [line.split() for line in table] == [
+        ["column", "type", "empty", "distinct"],
+        ["x", "float32", "(2,)", "0", "-"],
+        ["n", "int64", "0", "7"],
+        ["label", "int64", "0", "3"],
+    ]
+    assert main(["write", "many.npz", "memory://columns/many"]) == 0
+    assert [line.split()[-2:] for line in capsys.readouterr().out.splitlines()[3:6]] == [
+        ["-", "-"],
+        ["-", "-"],
+        ["-", "3"],
+    ]
+
+
 # Errors.
 
 

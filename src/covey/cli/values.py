@@ -1,19 +1,25 @@
-"""Summaries of examples as text: ``covey show``."""
+"""Values as text: the columns that ``covey write`` stored, the examples of ``covey show``."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey._progress import format_bytes
-from covey._text import count_of
+from covey._text import count_of, table
 from covey.cli.options import shows_progress, storage_options
 from covey.cli.output import shorten
-from covey.dataset.dataset import Dataset
 from covey.errors import escape
+from covey.urls import is_remote
 
+if TYPE_CHECKING:
+    from covey.dataset.dataset import Dataset
+    from covey.results import WriteResult
+
+_MAX_COUNTED = 1_000
+"""Most examples whose cells are counted."""
 _MAX_STRING = 60
 _MAX_ELEMENT = 24
 
@@ -42,7 +48,57 @@ def to_json(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-# Text.
+# Columns.
+
+
+def column_lines(result: WriteResult, target: str) -> list[str]:
+    """Return the lines of a table of the features: types, empty cells, distinct values.
+
+    The cells are those of the first examples of the first split, as they are stored; their order is
+    random. A URL is not read again. The number of classes is that of the split.
+    """
+    counted = 0
+    columns: dict[str, Any] = {}
+    if not is_remote(target):
+        import covey
+
+        with covey.open(target, split=result.split, progress=False) as dataset:
+            ids = next(dataset.raw.chunks(max_records=_MAX_COUNTED))
+            counted = len(ids)
+            decoded = dataset.decode(result.features, ids)
+            columns = {name: result.features.find(decoded, name) for name in result.features}
+    rows = []
+    for name, kind in result.features.items():
+        empty, distinct = _count_cells(columns[name]) if counted else ("-", "-")
+        if name == result.label:
+            distinct = f"{len(result.classes):,}"
+        rows.append([shorten(name), kind.summary, empty, distinct])
+    label = "no label" if result.label is None else f"label {result.label!r}"
+    title = f"{result.path}: {label}"
+    if 0 < counted < result.records:
+        title += f"; columns of {counted:,} of {result.records:,} examples of {result.split!r}"
+    elif counted and result.others:
+        title += f"; columns of {result.split!r}"
+    return [title, *table(["column", "type", "empty", "distinct"], rows, "<<>>")]
+
+
+def _count_cells(column: Any) -> tuple[str, str]:
+    """Return the number of empty cells, and of distinct values if they are numbers or strings."""
+    import numpy as np
+
+    empty, found = 0, set()
+    is_scalar = True
+    for value in column:
+        array = np.asarray(getattr(value, "values", value))  # the values of a sparse tensor
+        is_scalar = is_scalar and array.shape == ()
+        is_nan = array.dtype.kind == "f" and bool(np.isnan(array).all())
+        empty += is_nan or array.size == 0 or (array.shape == () and array[()] in ("", b""))
+        if is_scalar:
+            found.add("nan" if is_nan else array.item())
+    return f"{empty:,}", f"{len(found):,}" if is_scalar else "-"
+
+
+# Examples.
 
 
 def example_lines(example: dict[str, Any], hidden: str | None = None) -> Iterator[str]:

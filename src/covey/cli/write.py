@@ -323,8 +323,9 @@ def _advised() -> Iterator[None]:
 def summary(
     result: WriteResult, options: argparse.Namespace, printed: Collection[str] = ()
 ) -> list[str]:
-    """Return the lines of a table with a row for each split, and the notes that are not printed."""
+    """Return the tables of the columns and of the splits, and the notes that are not printed."""
     from covey._progress import format_bytes
+    from covey.cli.values import column_lines
     from covey.filenames import OLD_DIRECTORY
     from covey.urls import is_remote
 
@@ -347,9 +348,7 @@ def summary(
         for each in written
     ]
     header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
-    features = ", ".join(result.features)
-    label = "" if result.label is None else f"; label {result.label!r}"
-    lines = [f"{result.path}: {features}{label}", *table(header, rows)]
+    lines = [*column_lines(result, options.target), *table(header, rows)]
     notes = (each for each in result.notes if each not in printed)
     lines += [f"note: {each.replace('; features= for', '; --type for')}" for each in notes]
     for split, names in result.unshared_classes.items():
