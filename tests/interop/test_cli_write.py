@@ -392,7 +392,7 @@ def test_types_of_json(capsys):
         rows = ({"x": [n / 3], "n": n, "label": BIRDS[n % 2]} for n in range(9))
         file.writelines(json.dumps(each) + "\n" for each in rows)
     main(["write", "birds.jsonl", "rounded"])
-    note = "note: x: 6 of 9 values rounded; --type for float64"
+    note = "note: x: 6 of 9 values rounded; declare float64"
     assert note in capsys.readouterr().out
     main(["write", "birds.jsonl", "data", "--type", "x=float64", "--type=n=int8"])
     assert "note" not in capsys.readouterr().out
@@ -493,6 +493,12 @@ def test_long_lists_are_truncated(capsys):
         ("photos photos/", "SOURCE and TARGET are the same"),
         ("birds.csv data --report nowhere/bad", "--report: the report cannot be written"),
         ("birds.csv data --split a/b", "the name of a split is 'a/b'; must be"),
+        ("birds.csv data --split-by label --hold-out-classes 1", "--split-by is 'label'; must be"),
+        ("birds.csv data --hold-out-split test", "--hold-out-fraction: exactly one of"),
+        (
+            "birds.csv data --hold-out-split train --hold-out-fraction 0.1",
+            "--hold-out-split is 'train'; it is the name of both splits",
+        ),
     ],
 )
 def test_invalid_values(capsys, arguments, message):
@@ -520,9 +526,6 @@ def test_invalid_values(capsys, arguments, message):
         ("--hold-out-classes 200%", "'200%' must be between"),
         ("--hold-out-fraction 0.1 --hold-out-classes 5", "not allowed with"),
         ("--split-by split --split train", "not allowed with"),
-        ("--split-by split --hold-out-classes 5", "--split-by cannot be used with --hold-out"),
-        ("--hold-out-split test", "--hold-out-split needs --hold-out-fraction"),
-        ("--hold-out-split train --hold-out-fraction 0.1", "are both 'train'"),
         ("--shards 2 --records-per-shard 5", "not allowed with"),
         ("--default eggs", "'eggs' must be NAME=VALUE"),
         ("--type eggs", "'eggs' must be NAME=TYPE, with a TYPE of int8, int16,"),

@@ -113,8 +113,8 @@ def test_notes_of_floats(tmp_path, way):
     assert rounded == 33
     assert len(written.skipped) == 1
     assert written.notes == (
-        "r: 66 of 400 values rounded; features= for float64",
-        "x: 66 of 300 values rounded; features= for float64",
+        "r: 66 of 400 values rounded; declare float64",
+        "x: 66 of 300 values rounded; declare float64",
         "'time': float64, which is stored as bytes; decode it by "
         "tf.io.decode_raw(parsed['time'], tf.float64)",
     )
@@ -140,7 +140,7 @@ def test_notes_of_columns(tmp_path):
 def test_rounding_to_the_type_of_the_dataset_is_noted(tmp_path):
     write([{"x": 0.5}], tmp_path)
     written = write([{"x": 0.1}, {"x": 1 / 3}], tmp_path, mode="append")
-    assert written.notes == ("x: 1 of 2 values rounded; features= for float64",)
+    assert written.notes == ("x: 1 of 2 values rounded; declare float64",)
 
 
 @pytest.mark.parametrize("way", ENGINES)

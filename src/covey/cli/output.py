@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 TERMINAL_WIDTH = 80
 
 # Arguments whose option does not have the same name.
-_OPTIONS = {"defaults": "default", "storage_options": "storage_option", "types": "type"}
+_OPTIONS = {
+    "defaults": "default",
+    "hold_out": "hold_out_fraction",
+    "storage_options": "storage_option",
+    "types": "type",
+}
 
 # An argument of Python in a remedy: mode='append', label=. Commands are between backticks.
 _ARGUMENT = re.compile(r"`[^`]*`|([a-z][a-z_.]*)=")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ from covey.cli.output import (
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
 
 if TYPE_CHECKING:
-    from covey import HoldOut
     from covey.results import SkippedRecord, WriteResult
     from covey.sources import Source
 
@@ -69,16 +68,16 @@ _MAX_NAMES = 3
 
 # (group, option, type, metavar, help). Options of a "group/..." exclude each other. A type is bool
 # for a flag, the valid values, the parser of a value, or the parser in a list: it may be repeated.
+# The options of a table are arguments of the same name, and have the defaults of the function.
 # fmt: off
-_OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
+_Options = tuple[tuple[str, str, Any, str | None, str], ...]
+
+_OF_OPEN: _Options = (
     ("source", "--kind", kind, None,
      f"format of SOURCE (default: by the names of files): {KINDS}"),
     ("source/label", "--label", str, None,
      "label feature (default: the label of the format, the only ClassLabel, or a feature with a "
      "common name such as label, class or category)"),
-    ("source/label", "--no-label", bool, None, "write unlabelled data"),
-    ("source", "--key", str, None,
-     "feature that is unique to an example (default: its file, id or position)"),
     ("source", "--columns", [name_list], "NAMES",
      "names of the columns of a table without a header: path,fine,coarse"),
     ("source", "--delimiter", str, "CHARACTER",
@@ -88,29 +87,41 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("source", "--field", str, "PATH", "path of the list of examples in a JSON file: data.items"),
     ("source", "--images", str, "COLUMN",
      "column of a table that names an image or sound for each row (default: file_name)"),
-    ("source", "--source-split", str, "NAME",
-     "split of SOURCE to read (default: the split of --split)"),
-    ("source", "--splits", [str], "NAMES",
-     "directories of SOURCE that are splits, such as train,val,test, or none; other "
-     "directories are not read; may be repeated (default: the first directories, if all have "
-     "common names of splits)"),
     ("source", "--class-from", str, "RULE",
      "name classes by the path of directories (path), the last directory (last), or a regular "
      "expression such as '^(?P<label>[^_]+)_', which is searched in the path of a file "
      "(default: the first directory)"),
-    ("source", "--type", [feature_type], "NAME=TYPE",
-     "type of a feature, such as time=float64 or zip=str; may be repeated (default: the type of "
-     "the format, or inferred from the values)"),
-    ("source", "--default", [default], "NAME=VALUE",
-     "value of a feature that JSON objects lack, or whose cell is empty or null; may be "
-     "repeated"),
-    ("source", "--on-error", ("raise", "skip"), None,
-     "skip: skip and list examples that cannot be read (default: raise)"),
-    ("source", "--report", str, "FILE", "write the skipped examples to FILE, as JSON Lines"),
+)
+
+_OF_WRITE: _Options = (
     ("splits/name", "--split", str, None,
      "split to write (default: all splits of SOURCE; train if it has none)"),
     ("splits/name", "--split-by", str, "NAME",
      "feature whose values are the splits to write, such as a column of train and test"),
+    ("source", "--key", str, None,
+     "feature that is unique to an example (default: its file, id or position)"),
+    ("source", "--on-error", ("raise", "skip"), None,
+     "skip: skip and list examples that cannot be read (default: raise)"),
+    ("splits", "--mode", ("error", "overwrite", "append"), None,
+     "what to do if a split exists (default: error)"),
+    ("order", "--seed", int, None, "seed of the order (default: 0)"),
+    ("order", "--sort-by-class", bool, None,
+     "store the examples of each class together, for readers that stream them"),
+    ("files/shards", "--shards", positive, "N", "shards of each split"),
+    ("files/shards", "--records-per-shard", positive, "N", "records in each shard"),
+    ("files/shards", "--shard-bytes", size, "SIZE", "size of each shard (default: 256M)"),
+    ("files", "--compression-level", range(10), None, "(default: 6)"),
+    ("files", "--name", str, None, "name of the dataset (default: the name of its directory)"),
+    ("files", "--description", str, None, "description of the dataset"),
+    ("running", "--part", str, "K/N",
+     "write part K of N of SOURCE, in one job of a job array; `covey commit TARGET` commits "
+     "all parts"),
+    ("running", "--memory-limit", size, "SIZE",
+     "approximate size of the examples in memory, of each task with --engine; more are spilled "
+     "to disk (default: 512M)"),
+)
+
+_OF_HOLD_OUT: _Options = (
     ("splits/size", "--hold-out-fraction", fraction, "FRACTION",
      "write about this fraction of the examples as a second split; the hash of the key "
      "decides, so the split of an example does not depend on the others"),
@@ -122,41 +133,29 @@ _OPTIONS: tuple[tuple[str, str, Any, str | None, str], ...] = (
     ("splits", "--hold-out-split", str, "NAME", "second split (default: val)"),
     ("splits", "--hold-out-seed", int, "N",
      "seed of the choice (default: 0); --seed does not change it"),
-    ("splits", "--mode", ("error", "overwrite", "append"), None,
-     "what to do if a split exists (default: error)"),
-    ("order", "--seed", int, None, "seed of the order (default: 0)"),
+)
+
+_OTHERS: _Options = (
+    ("source/label", "--no-label", bool, None, "write unlabelled data"),
+    ("source", "--source-split", str, "NAME",
+     "split of SOURCE to read (default: the split of --split)"),
+    ("source", "--splits", [str], "NAMES",
+     "directories of SOURCE that are splits, such as train,val,test, or none; other "
+     "directories are not read; may be repeated (default: the first directories, if all have "
+     "common names of splits)"),
+    ("source", "--type", [feature_type], "NAME=TYPE",
+     "type of a feature, such as time=float64 or zip=str; may be repeated (default: the type of "
+     "the format, or inferred from the values)"),
+    ("source", "--default", [default], "NAME=VALUE",
+     "value of a feature that JSON objects lack, or whose cell is empty or null; may be "
+     "repeated"),
+    ("source", "--report", str, "FILE", "write the skipped examples to FILE, as JSON Lines"),
     ("order", "--no-shuffle", bool, None, "keep the order of SOURCE"),
-    ("order", "--sort-by-class", bool, None,
-     "store the examples of each class together, for readers that stream them"),
-    ("files/shards", "--shards", positive, "N", "shards of each split"),
-    ("files/shards", "--records-per-shard", positive, "N", "records in each shard"),
-    ("files/shards", "--shard-bytes", size, "SIZE", "size of each shard (default: 256M)"),
     ("files", "--compression", ("none", "gzip", "zlib"), None,
      "gzip keeps random access; TFDS reads only none (default: none)"),
-    ("files", "--compression-level", range(10), None, "(default: 6)"),
-    ("files", "--name", str, None, "name of the dataset (default: the name of its directory)"),
-    ("files", "--description", str, None, "description of the dataset"),
     ("running", "--workers", positive, "N", "number of threads or processes"),
-    ("running", "--part", str, "K/N",
-     "write part K of N of SOURCE, in one job of a job array; `covey commit TARGET` commits "
-     "all parts"),
-    ("running", "--memory-limit", size, "SIZE",
-     "approximate size of the examples in memory, of each task with --engine; more are spilled "
-     "to disk (default: 512M)"),
 )
 # fmt: on
-
-# Options that are arguments of the same name, and have the defaults of the function.
-_OF_OPEN = (
-    *("kind", "label", "columns", "delimiter", "encoding", "field", "images"),
-    "class_from",
-)
-_OF_WRITE = (
-    *("split", "split_by", "key", "name", "description", "sort_by_class", "seed", "shards"),
-    *("records_per_shard", "shard_bytes", "compression_level", "mode", "memory_limit", "part"),
-    "on_error",
-)
-_OF_HOLD_OUT = ("fraction", "classes", "by", "split", "seed")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +163,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
     parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
     groups: dict[str, Any] = {}
-    for group, option, kind_of, metavar, text in _OPTIONS:
+    for group, option, kind_of, metavar, text in (*_OF_OPEN, *_OF_WRITE, *_OF_HOLD_OUT, *_OTHERS):
         title = group.partition("/")[0]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
@@ -184,18 +183,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_progress(groups["running"])
 
 
-def _given(options: argparse.Namespace, names: Sequence[str], prefix: str = "") -> dict[str, Any]:
-    """Return the options that are given, as arguments."""
-    found = {name: getattr(options, prefix + name) for name in names}
+def _given(options: argparse.Namespace, table: _Options, prefix: str = "--") -> dict[str, Any]:
+    """Return the options of a table that are given, as arguments."""
+    names = {option[2:].replace("-", "_"): option.removeprefix(prefix) for _, option, *_ in table}
+    found = {given.replace("-", "_"): getattr(options, name) for name, given in names.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     import covey
+    from covey.urls import shown
 
-    _check(options)
-    hold_out = _hold_out(options)
+    if os.path.realpath(options.source) == os.path.realpath(options.target):
+        raise DatasetError("SOURCE and TARGET are the same", path=shown(options.target))
+    check_report(options.report)
+    held_out = _given(options, _OF_HOLD_OUT, "--hold-out-")
+    hold_out = covey.HoldOut(**held_out) if held_out else None
     engine = find_engine(options)
     compression = options.compression or "none"
     source, notes = _open(options)
@@ -218,36 +222,6 @@ def run(options: argparse.Namespace) -> None:
     if not options.quiet:
         print_lines(*summary(result, options, notes))
     _report(result, options, has_splits=isinstance(source, Mapping))
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Raise the errors that are known before the source is read."""
-    from covey.dataset_info import check_split_name
-    from covey.urls import shown
-
-    if options.split is not None:
-        check_split_name(options.split)
-    if os.path.realpath(options.source) == os.path.realpath(options.target):
-        raise DatasetError("SOURCE and TARGET are the same", path=shown(options.target))
-    check_report(options.report)
-
-
-def _hold_out(options: argparse.Namespace) -> HoldOut | None:
-    """Return the examples to hold out."""
-    from covey import HoldOut
-
-    if options.hold_out_fraction is None and options.hold_out_classes is None:
-        if options.hold_out_by is not None:
-            options.refuse("--hold-out-by needs --hold-out-fraction")
-        if options.hold_out_split is not None:
-            options.refuse("--hold-out-split needs --hold-out-fraction or --hold-out-classes")
-        return None
-    if options.split_by is not None:
-        options.refuse("--split-by cannot be used with --hold-out-fraction or --hold-out-classes")
-    split = options.hold_out_split or "val"
-    if split == (options.split or "train"):
-        options.refuse(f"--split and --hold-out-split are both {split!r}")
-    return HoldOut(**_given(options, _OF_HOLD_OUT, "hold_out_"))
 
 
 def _open(
@@ -350,7 +324,7 @@ def summary(
     header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
     lines = [*column_lines(result, options.target), *table(header, rows)]
     notes = (each for each in result.notes if each not in printed)
-    lines += [f"note: {each.replace('; features= for', '; --type for')}" for each in notes]
+    lines += [f"note: {each}" for each in notes]
     for split, names in result.unshared_classes.items():
         if names and options.hold_out_classes is None:
             shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])

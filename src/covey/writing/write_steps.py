@@ -157,7 +157,7 @@ def _notes(
 def _type_notes(ordered: RecordsToWrite, types: Collection[str]) -> tuple[str, ...]:
     """Return the notes about floats whose type the caller has not declared."""
     notes = [
-        f"{name}: {rounded:,} of {total:,} values rounded; features= for float64"
+        f"{name}: {rounded:,} of {total:,} values rounded; declare float64"
         for name, (rounded, total) in sorted(ordered.rounding.items())
         if rounded
         and name not in types
