@@ -19,7 +19,7 @@ from written import about, index, write
 import covey
 from covey._core import crc32c
 from covey.cli import main
-from covey.cli.show import GAP, MAX_IMAGES, SIDE
+from covey.cli.show import CELL, MAX_IMAGES, SIDE
 from covey.index import Index
 from covey.index.write import write_index
 from covey.storage import open_storage
@@ -84,27 +84,30 @@ def sheet_of(path):
         return sheet.convert("RGB")
 
 
-def cell(sheet, row, column, *, side=SIDE):
-    """Crop the square of a thumbnail out of the middle of its cell."""
-    left, top = (GAP + each * (SIDE + GAP) + (SIDE - side) // 2 for each in (column, row))
-    return sheet.crop((left, top, left + side, top + side))
+def cell(sheet, row, column):
+    """Crop a cell without its margin, at the right and below."""
+    left, top = column * CELL, row * CELL
+    return np.asarray(sheet.crop((left, top, left + SIDE, top + SIDE)))
 
 
-def enlarged(array, factor):
-    """Enlarge an image by an integer, and convert it to RGB."""
-    array = array if array.ndim == 3 else array[:, :, np.newaxis]
-    array = np.broadcast_to(array, (*array.shape[:2], 3))
-    return array.repeat(factor, axis=0).repeat(factor, axis=1)
+def thumbnail(image):
+    """A cell as Pillow would fill it: the image at its left and top, as large as it fits."""
+    complete = Pillow.new("RGB", (SIDE, SIDE), BACKGROUND)
+    found = Pillow.fromarray(image)
+    scale = SIDE / max(found.size)
+    size = [max(1, round(each * scale)) for each in found.size]
+    resample = Pillow.Resampling.LANCZOS if scale <= 1 else Pillow.Resampling.NEAREST
+    complete.paste(found.resize(size, resample).convert("RGB"))
+    return np.asarray(complete)
 
 
-def assert_shows(path, images, *, side, shown):
-    """Assert that the rows of a sheet have these images, each converted by ``shown``."""
+def assert_shows(path, images):
+    """Assert that the rows of a sheet have these images."""
     sheet = sheet_of(path)
-    assert sheet.size == tuple(GAP + each * (SIDE + GAP) for each in (len(images[0]), len(images)))
+    assert sheet.size == (len(images[0]) * CELL, len(images) * CELL)
     for row, each in enumerate(images):
         for column, image in enumerate(each):
-            found = cell(sheet, row, column, side=side)
-            np.testing.assert_array_equal(np.asarray(found), shown(image))
+            np.testing.assert_array_equal(cell(sheet, row, column), thumbnail(image))
 
 
 # The batch.
@@ -174,7 +177,9 @@ def test_label(capsys):
 def test_warning_of_small_classes(capsys):
     write_numbers(count=24)
     found = run(capsys, "birds", "-k", 3, "--json")
-    assert re.search(r"^covey: 12 classes have fewer than 3 examples: '0' \(2\), .*\n$", found.err)
+    assert re.search(
+        r"^covey: warning: 12 classes have fewer than 3 examples: '0' \(2\), .*\n$", found.err
+    )
     assert [len(each["ids"]) for each in json.loads(found.out)["classes"]] == [3] * 8
 
 
@@ -211,59 +216,34 @@ def test_dataset_of_a_url(capsys):
 
 
 @pytest.mark.parametrize(
-    ("stored", "shape", "factor"),
+    ("stored", "shape"),
     [
-        ((28, 28), (28, 28), 4),
-        ((28, 28, 1), (28, 28), 4),
-        ((32, 32, 3), (32, 32, 3), 4),
-        ((50, 50), (50, 50), 2),
-        ((SIDE, SIDE, 3), (SIDE, SIDE, 3), 1),
-        ((784,), (28, 28), 4),
-        ((3072,), (32, 32, 3), 4),
-        ((64,), (8, 8), 16),
+        ((28, 28), (28, 28)),
+        ((28, 28, 1), (28, 28)),
+        ((32, 32, 3), (32, 32, 3)),
+        ((SIDE, SIDE, 3), (SIDE, SIDE, 3)),
+        ((784,), (28, 28)),
+        ((3072,), (32, 32, 3)),
+        ((64,), (8, 8)),
+        ((300, 200, 3), (300, 200, 3)),
+        ((1, 2000, 3), (1, 2000, 3)),
     ],
 )
-def test_small_images_are_enlarged_by_an_integer(capsys, stored, shape, factor):
+def test_pixels_of_tensors(capsys, stored, shape):
     write({"image": pixels(0, 12, *stored), "label": np.arange(12) % 3}, "birds", label="label")
     found = save(capsys, "birds", "-p", 3, "-k", 4)
     assert found["sheet"]["feature"] == "image"
     dataset = opened("birds")
     images = [dataset[each["ids"]]["image"].reshape(4, *shape) for each in found["classes"]]
-    side = shape[0] * factor
-    assert_shows("sheet.png", images, side=side, shown=lambda image: enlarged(image, factor))
+    assert_shows("sheet.png", images)
 
 
-@pytest.mark.parametrize(("height", "width"), [(300, 200), (129, 128), (1, 2000)])
-def test_large_images_are_reduced(capsys, height, width):
-    write_images(shape=(height, width, 3), count=9)
-    found = save(capsys, "birds", "-p", 3, "-k", 2)
-    dataset = opened("birds")
-    scale = SIDE / max(height, width)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-
-    def shown(image):
-        complete = Pillow.new("RGB", (SIDE, SIDE), BACKGROUND)
-        small = Pillow.fromarray(image).resize(size, Pillow.Resampling.LANCZOS)
-        complete.paste(small, ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
-        return np.asarray(complete)
-
-    images = [dataset[each["ids"]]["image"] for each in found["classes"]]
-    assert_shows("sheet.png", images, side=SIDE, shown=shown)
-
-
-def test_images_of_several_sizes(capsys):
-    shapes = [(28, 28), (64, 10), (1, 1), (300, 300), (0, 7), (5, 127)]
-    examples = [{"image": pixels(n, *shapes[n % 6]), "label": n % 6} for n in range(12)]
+def test_an_image_without_pixels_is_an_empty_cell(capsys):
+    examples = [{"image": pixels(n, *((0, 7), (5, 7))[n]), "label": n} for n in range(2)]
     write(examples, "birds", label="label")
-    found = save(capsys, "birds", "-p", 6, "-k", 2)
-    sheet = sheet_of("sheet.png")
-    expected = {0: (112, 112), 1: (20, 128), 2: (128, 128), 3: (128, 128), 4: None, 5: (127, 5)}
-    for row, each in enumerate(found["classes"]):
-        for column in range(2):
-            there = np.asarray(cell(sheet, row, column)) != BACKGROUND
-            rows, columns = (np.flatnonzero(there.any(axis=(axis, 2))) for axis in (1, 0))
-            size = (np.ptp(columns) + 1, np.ptp(rows) + 1) if len(rows) else None
-            assert size == expected[each["label"]]
+    classes = save(capsys, "birds", "-p", 2, "-k", 1)["classes"]
+    row = [each["label"] for each in classes].index(0)
+    assert (cell(sheet_of("sheet.png"), row, 0) == BACKGROUND).all()
 
 
 def test_encoded_images(capsys):
@@ -279,7 +259,7 @@ def test_encoded_images(capsys):
     assert found["sheet"]["feature"] == "photo"
     dataset = opened("birds", decode_images=True)
     shown = [dataset[each["ids"]]["photo"] for each in found["classes"]]
-    assert_shows("sheet.png", shown, side=120, shown=lambda image: enlarged(image, 6))
+    assert_shows("sheet.png", shown)
 
 
 def test_native_decoder_reads_the_images_of_a_sheet(capsys, monkeypatch):
@@ -304,7 +284,7 @@ def test_encoded_images_in_a_bytes_feature(capsys):
     found = draw(capsys, "*.tfrecord", "-k", 3, "--no-progress", "--output", "sheet.PNG")
     assert found["sheet"] == {"file": "sheet.PNG", "feature": "image/encoded"}
     shown = [[images[number] for number in each["ids"]] for each in found["classes"]]
-    assert_shows("sheet.PNG", shown, side=128, shown=lambda image: enlarged(image, 8))
+    assert_shows("sheet.PNG", shown)
 
 
 @pytest.mark.parametrize("form", ["png", "bmp", "gif", "webp"])
@@ -315,7 +295,7 @@ def test_bytes_are_an_image_in_every_format_that_is_printed_as_one(capsys, form)
     put(Path("x.tfrecord"), [{"a": file.getvalue(), "label": 0}], {"a": "bytes", "label": "int64"})
     found = save(capsys, "x.tfrecord", "-k", 1, "--no-progress")
     assert found["classes"][0]["examples"][0]["values"]["a"]["format"] == form
-    assert (np.asarray(cell(sheet_of("sheet.png"), 0, 0)) == (255, 0, 0)).all()
+    assert (cell(sheet_of("sheet.png"), 0, 0) == (255, 0, 0)).all()
 
 
 def test_image_directory(capsys):
@@ -325,8 +305,8 @@ def test_image_directory(capsys):
     assert main(["write", "photos", "birds", "--split", "train", "--quiet"]) == 0
     assert save(capsys, "birds")["sheet"]["feature"] == "image"
     found = cell(sheet_of("sheet.png"), 1, 3)
-    assert (np.asarray(found)[:, :32] == BACKGROUND[0]).all()
-    assert np.asarray(found)[:, 32:96].std() > 10
+    assert (found[:, 64:] == BACKGROUND[0]).all()
+    assert found[:, :64].std() > 10
 
 
 def test_transparent_and_deep_images(capsys):
@@ -346,7 +326,7 @@ def test_transparent_and_deep_images(capsys):
         ("deep", (0x12,) * 3, (0x12,) * 3),
     ):
         save(capsys, name, "-k", 1)
-        found = np.asarray(cell(sheet_of("sheet.png"), 0, 0))
+        found = cell(sheet_of("sheet.png"), 0, 0)
         assert (found[:64] == above).all()
         assert (found[64:] == below).all()
 
@@ -397,7 +377,7 @@ def test_maximum_number_of_thumbnails(capsys):
     assert len(ids_of(json.loads(found.out))) == 70 * 32
     assert MAX_IMAGES == 64 * 32
     assert "covey: sheet.png has the first 2,048 of 2,240 images\n" in found.err
-    assert sheet_of("sheet.png").size == tuple(GAP + each * (SIDE + GAP) for each in (32, 64))
+    assert sheet_of("sheet.png").size == (32 * CELL, 64 * CELL)
 
 
 # File names and errors.
@@ -408,7 +388,7 @@ def test_a_picture_is_written_only_with_output(capsys):
     run(capsys, "birds")
     assert os.listdir() == ["birds"]
     assert run(capsys, "birds", "-q", "--output", "sheet.png") == ("", "")
-    assert sheet_of("sheet.png").height == GAP + 3 * (SIDE + GAP)
+    assert sheet_of("sheet.png").height == 3 * CELL
 
 
 def test_save_to_a_path(capsys):

@@ -30,7 +30,7 @@ from covey.cli import (
     write,
 )
 from covey.cli.output import OptionNames, print_message
-from covey.errors import CoveyError, closest, escape, list_names
+from covey.errors import CoveyError, SmallClassesWarning, closest, escape, list_names
 
 INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors=_ESCAPING)
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("always", SmallClassesWarning)
             warnings.showwarning = _show_warning
             status: int = options.run(options) or 0
         sys.stdout.flush()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
 from covey.cli.options import add_label, add_path, add_running, picture, positive
 from covey.cli.output import describe_feature, print_json, print_lines, print_message, shorten
-from covey.results import MAX_TABLE_ROWS
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -44,15 +41,11 @@ DEFAULT_EXAMPLES = 5
 
 SIDE = 128
 """Maximum side of a thumbnail in pixels."""
-GAP = 4
+CELL = SIDE + 4
 MAX_IMAGES = 2048
 
 _ROW_IMAGES = 8
 _BACKGROUND = (236, 236, 236)
-
-_MAX_VALUE_COLUMNS = 4
-_MIN_VALUE_WIDTH = 24
-_VALUES_WIDTH = 100
 
 _ID = re.compile(r"-?\d{1,18}")
 _RANGE = re.compile(r"(-?\d{1,18})?:(-?\d{1,18})?(?::(-?[1-9]\d{0,17}))?")
@@ -150,28 +143,30 @@ def run(options: argparse.Namespace) -> None:
 
 def _show_examples(dataset: Dataset, options: argparse.Namespace) -> None:
     from covey.cli.values import example_lines, to_json
-    from covey.urls import shown
     from covey.view.summaries import read_examples
 
     chosen = choose_ids(dataset, options.ids, options.class_)
     examples = read_examples(dataset, chosen, options.select)
     sheet = _save(dataset, chosen, min(_ROW_IMAGES, len(chosen)), options)
+    content = {**_about(dataset, options), "count": len(dataset)}
     if options.json:
-        content = {
-            "path": shown(options.path),
-            "split": options.split or "all",
-            "label": dataset.label,
-            "count": len(dataset),
-            "examples": list(examples),
-            "sheet": sheet,
-        }
-        print_json(to_json(content))
+        print_json(to_json({**content, "examples": list(examples), "sheet": sheet}))
     elif not options.quiet:
-        print_lines(f"{shown(options.path)}: {count_of(len(dataset), 'example')}")
+        print_lines(f"{content['path']}: {count_of(len(dataset), 'example')}")
         hidden = None if options.select else dataset.label
         for example in examples:
             print_lines(*example_lines(example, hidden))
         print_lines(*_describe_sheet(sheet))
+
+
+def _about(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
+    from covey.urls import shown
+
+    return {
+        "path": shown(options.path),
+        "split": options.split or "all",
+        "label": dataset.label,
+    }
 
 
 def choose_ids(
@@ -218,19 +213,38 @@ def choose_ids(
 
 
 def _show_batch(dataset: Dataset, options: argparse.Namespace) -> None:
-    from covey.cli.values import to_json
+    from covey.cli.values import example_lines, to_json
     from covey.view.summaries import read_examples
 
     batch = _draw(dataset, options)
-    drawn = [number for each in batch["classes"] for number in each["ids"]]
-    examples = read_examples(dataset, drawn, options.select)
-    for each in batch["classes"]:
-        each["examples"] = list(itertools.islice(examples, len(each["ids"])))
-    batch["sheet"] = _save(dataset, drawn, len(batch["classes"][0]["ids"]), options)
+    classes = batch["classes"]
+    drawn = [number for each in classes for number in each["ids"]]
+    examples = list(read_examples(dataset, drawn, options.select))
+    per_class = len(classes[0]["ids"])
+    for position, each in enumerate(classes):
+        each["examples"] = examples[position * per_class : (position + 1) * per_class]
+    batch["sheet"] = _save(dataset, drawn, per_class, options)
     if options.json:
         print_json(to_json(batch))
     elif not options.quiet:
-        print_lines(*_describe_batch(batch), *_describe_sheet(batch["sheet"]))
+        print_lines(
+            f"{batch['path']}: batch {batch['step']:,} of seed {batch['seed']}: "
+            f"{count_of(len(classes), 'class', 'classes')} of {batch['label']!r}, "
+            f"{count_of(per_class, 'example')}{' each' if len(classes) > 1 else ''}"
+        )
+        width = max(len(str(number)) for number in drawn)
+        rows = [
+            [
+                shorten(each["name"]),
+                str(each["label"]),
+                " ".join(f"{n:{width}}" for n in each["ids"]),
+            ]
+            for each in classes
+        ]
+        print_lines(*table(["class", "label", "examples"], rows))
+        for example in examples:
+            print_lines(*example_lines(example, None if options.select else dataset.label))
+        print_lines(*_describe_sheet(batch["sheet"]))
 
 
 def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
@@ -238,77 +252,16 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from covey.plan import BalancedPlan
-    from covey.urls import shown
 
     classes, per_class = dataset.classes, options.examples_per_class or EXAMPLES_PER_CLASS
     count = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
     seed, step = options.seed or 0, options.step or 0
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        plan = BalancedPlan(classes, count, per_class, seed, class_weights=options.class_weights)
-    for each in caught:
-        print_message(str(each.message))
-    ids = plan.batch(step).reshape(count, per_class).tolist()
-    drawn = plan.classes(step)
-    dataset.check_classes(plan.batch(step).reshape(-1), np.repeat(drawn, per_class))
-    return {
-        "path": shown(options.path),
-        "split": options.split or "all",
-        "label": dataset.label,
-        "seed": seed,
-        "step": step,
-        "classes": [
-            {"name": classes.names[label], "label": label, "ids": each}
-            for label, each in zip(drawn.tolist(), ids, strict=True)
-        ],
-    }
-
-
-def _describe_batch(batch: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each class and each example."""
-    classes, per_class = batch["classes"], len(batch["classes"][0]["ids"])
-    width = max(len(str(number)) for each in classes for number in each["ids"])
-    rows = [
-        [
-            shorten(each["name"]),
-            str(each["label"]),
-            " ".join(str(number).rjust(width) for number in each["ids"]),
-        ]
-        for each in classes
-    ]
-    yield (
-        f"{batch['path']}: batch {batch['step']:,} of seed {batch['seed']}: "
-        f"{count_of(len(classes), 'class', 'classes')} of {batch['label']!r}, "
-        f"{count_of(per_class, 'example')}{' each' if len(classes) > 1 else ''}"
-    )
-    yield from table(["class", "label", "examples"], rows)
-    yield from _value_table(batch)
-
-
-def _value_table(batch: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table with a row for each example and a column for each feature."""
-    from covey.cli.values import describe_value
-
-    examples = [
-        (each["name"], example) for each in batch["classes"] for example in each["examples"]
-    ]
-    names = [name for name in examples[0][1]["values"] if name != batch["label"]]
-    shown = names[:_MAX_VALUE_COLUMNS]
-    width = max(_MIN_VALUE_WIDTH, _VALUES_WIDTH // max(1, len(shown)))
-    rows = [
-        [
-            str(example["id"]),
-            shorten(name, 20),
-            *(describe_value(example["values"][each], width) for each in shown),
-        ]
-        for name, example in examples[:MAX_TABLE_ROWS]
-    ]
-    header = ["example", "class", *(shorten(each, width) for each in shown)]
-    yield from table(header, rows, "><" + "<" * len(shown))
-    if len(names) > len(shown):
-        yield f"  and {count_of(len(names) - len(shown), 'more feature')}; --json prints all"
-    if len(examples) > MAX_TABLE_ROWS:
-        yield f"  and {count_of(len(examples) - MAX_TABLE_ROWS, 'more example')}; --json prints all"
+    plan = BalancedPlan(classes, count, per_class, seed, class_weights=options.class_weights)
+    ids, drawn = plan.batch(step), plan.classes(step)
+    dataset.check_classes(ids, np.repeat(drawn, per_class))
+    rows = zip(drawn.tolist(), ids.reshape(count, per_class).tolist(), strict=True)
+    listed = [{"name": classes.names[label], "label": label, "ids": each} for label, each in rows]
+    return {**_about(dataset, options), "seed": seed, "step": step, "classes": listed}
 
 
 # Thumbnails.
@@ -336,15 +289,13 @@ def _save(
     drawn = chosen[:MAX_IMAGES]
     if len(drawn) < len(chosen):
         print_message(f"{shown(path)} has the first {MAX_IMAGES:,} of {len(chosen):,} images")
-    cell = SIDE + GAP
-    size = (GAP + columns * cell, GAP + -(-len(drawn) // columns) * cell)
+    size = (columns * CELL, -(-len(drawn) // columns) * CELL)
     sheet = import_pillow().new("RGB", size, _BACKGROUND)
     for position, number in enumerate(drawn):
         image = _thumbnail(dataset, feature, number)
         if image is not None:
-            x = GAP + position % columns * cell + (SIDE - image.width) // 2
-            y = GAP + position // columns * cell + (SIDE - image.height) // 2
-            sheet.paste(image, (x, y), image)
+            row, column = divmod(position, columns)
+            sheet.paste(image, (column * CELL, row * CELL), image)
     try:
         sheet.save(path)
     except OSError as error:
@@ -383,7 +334,7 @@ def _value(dataset: Dataset, name: str, number: int) -> Any:
 
 
 def _thumbnail(dataset: Dataset, name: str, number: int) -> Picture | None:
-    """Return an RGBA image, enlarged by an integer or reduced; None if it has no pixels."""
+    """Return an RGBA image whose longest side is :data:`SIDE`; None if it has no pixels."""
     import numpy as np
 
     from covey.errors import FeatureError
@@ -408,9 +359,7 @@ def _thumbnail(dataset: Dataset, name: str, number: int) -> Picture | None:
         pixels = pixels[:, :, 0]
     pillow = import_pillow()
     found: Picture = pillow.fromarray(np.ascontiguousarray(pixels)).convert("RGBA")
-    factor = SIDE // max(found.size)
-    if factor:
-        size = (found.width * factor, found.height * factor)
-        return found.resize(size, pillow.Resampling.NEAREST)
-    found.thumbnail((SIDE, SIDE), pillow.Resampling.LANCZOS, reducing_gap=None)
-    return found
+    scale = SIDE / max(found.size)
+    filters = pillow.Resampling
+    size = (max(1, round(found.width * scale)), max(1, round(found.height * scale)))
+    return found.resize(size, filters.NEAREST if scale > 1 else filters.LANCZOS)

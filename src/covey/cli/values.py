@@ -124,12 +124,8 @@ def describe_class(found: dict[str, Any]) -> str:
     return name if name == str(number) else f"{_quoted(name)} ({number})"
 
 
-def describe_value(value: Any, width: int | None = None) -> str:
+def describe_value(value: Any) -> str:
     r"""Return one line for the summary of a value.
-
-    Args:
-        value: The summary.
-        width: Most characters of the line (default: as many as a summary has).
 
     >>> print(describe_value("owl\x1b[2J"))
     'owl\u001b[2J'
@@ -138,11 +134,6 @@ def describe_value(value: Any, width: int | None = None) -> str:
     >>> print(describe_value(summarize(np.array([0.5, 1.5], "float32"), Tensor("float32"))))
     float32 (2,): 0.5, 1.5; min 0.5, max 1.5, mean 1
     """
-    line = _describe(value)
-    return line if width is None or len(line) <= width else f"{line[: width - 3]}..."
-
-
-def _describe(value: Any) -> str:
     if isinstance(value, str):
         return _quoted(value)
     if not isinstance(value, dict):
