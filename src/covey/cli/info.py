@@ -16,14 +16,14 @@ from covey.cli.options import (
     shows_progress,
     storage_options,
 )
-from covey.cli.output import TERMINAL_WIDTH, describe_feature, print_json, print_lines, shorten
+from covey.cli.output import TERMINAL_WIDTH, print_json, print_lines, shorten
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from covey.classes import ClassTable
-    from covey.results import Duplicates, Info, SplitOverview, ValueSummary
+    from covey.results import Duplicates, Info, SplitOverview
 
 SUMMARY = "show the features, splits, sizes, classes and values of a dataset"
 
@@ -93,48 +93,37 @@ def run(options: argparse.Namespace) -> None:
 def describe_build() -> dict[str, Any]:
     """Return the versions and the image decoders of this installation, as values of JSON."""
     import platform
+    from importlib import metadata
 
     import numpy as np
 
     import covey
     from covey import _core
 
+    found = [each.version for each in metadata.distributions(name="pillow")]
     return {
         "covey": covey.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "crc32c": _core.crc32c_implementations()[0],
         "image_decoders": list(_core.image_decoders()),
-        "pillow": _version("pillow"),
+        "pillow": found[0] if found else None,
     }
-
-
-def _version(package: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _build_lines(build: dict[str, Any]) -> Iterator[str]:
     for name in ("covey", "python", "numpy"):
         yield f"{name} {build[name]}"
     yield f"CRC-32C: {build['crc32c']}"
-    for decoder in build["image_decoders"]:
+    for decoder in build["image_decoders"] or ["none in this build; Pillow decodes images"]:
         yield f"image decoder: {decoder}"
-    if not build["image_decoders"]:
-        yield "image decoder: none in this build; Pillow decodes images"
     yield f"pillow: {build['pillow'] or 'not installed'}"
 
 
 def _lines(found: Info) -> Iterator[str]:
     if found.features:
         kinds = [
-            [shorten(name, TERMINAL_WIDTH), describe_feature(kind)]
-            for name, kind in found.features.items()
+            [shorten(name, TERMINAL_WIDTH), kind.summary] for name, kind in found.features.items()
         ]
         note = " (of the first record)" if found.is_guess else ""
         yield from table(["feature", f"type{note}"], kinds, "<<")
@@ -187,15 +176,11 @@ def _values(split: SplitOverview) -> Iterator[str]:
     from covey.schema.images import describe_images
 
     of_all = split.values_of == split.records
-    of = f"all {split.values_of:,} examples"
-    if not of_all:
-        of = f"the first {split.values_of:,} examples"
-    for name, images in split.images.items():
-        yield f"{split.name}: {shorten(name)!r} has {describe_images(images)}"
-    for name, value in split.values.items():
-        if value.images is not None and name not in split.images:
-            note = "" if of_all else f" in {of}"
-            yield f"{split.name}: {shorten(name)!r} has {describe_images(value.images)}{note}"
+    of = f"{'all' if of_all else 'the first'} {split.values_of:,} examples"
+    images = {name: value.images for name, value in split.values.items() if value.images}
+    for name, found in (images | dict(split.images)).items():
+        note = "" if of_all or name in split.images else f" in {of}"
+        yield f"{split.name}: {shorten(name)!r} has {describe_images(found)}{note}"
     if split.values_error:
         yield f"{split.name}: the examples cannot be read: {split.values_error}"
     rows = [
@@ -263,32 +248,24 @@ def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]
     for which, (class_name, records) in _balance(classes).items():
         yield f"  {which:8}  {records:>9,}  {shorten(class_name)}"
     names = [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high, _ in bins]
-    width = max(len("examples"), *map(len, names))
-    counts = [f"{count:,}" for *_, count in bins]
-    count_width = max(len("classes"), *map(len, counts))
-    room = TERMINAL_WIDTH - width - count_width - 6
     most = max(count for *_, count in bins)
-    yield f"  {'examples':>{width}}  {'classes':>{count_width}}"
-    for text, count, (*_, many) in zip(names, counts, bins, strict=True):
-        bar = "#" * -(-many * room // most)
-        yield f"  {text:>{width}}  {count:>{count_width}}  {bar}".rstrip()
+    room = TERMINAL_WIDTH - max(map(len, ("examples", *names))) - max(7, len(f"{most:,}")) - 6
+    rows = [
+        (name, f"{count:,}", "#" * -(-count * room // most))
+        for name, (*_, count) in zip(names, bins, strict=True)
+    ]
+    yield from table(["examples", "classes", ""], rows, ">><")
 
 
 def _balance(classes: ClassTable) -> dict[str, tuple[str, int]]:
     """Return the names and sizes of the smallest, the median and the largest class."""
-    import numpy as np
-
-    if not len(classes):
-        return {}
     counts = classes.counts
-    order = np.argsort(counts, kind="stable")
-    chosen = {
-        "smallest": order[0],
-        "median": order[(len(order) - 1) // 2],
-        "largest": order[-1],
-    }
+    order = counts.argsort(kind="stable")
+    chosen = {"smallest": 0, "median": (len(order) - 1) // 2, "largest": -1}
     return {
-        which: (classes.names[classes.labels[at]], int(counts[at])) for which, at in chosen.items()
+        which: (classes.names[classes.labels[order[at]]], int(counts[order[at]]))
+        for which, at in chosen.items()
+        if len(order)
     }
 
 
@@ -296,7 +273,7 @@ def _to_dict(found: Info) -> dict[str, Any]:
     return {
         "path": found.path,
         "kind": found.kind,
-        "features": {name: describe_feature(kind) for name, kind in (found.features or {}).items()},
+        "features": {name: kind.summary for name, kind in (found.features or {}).items()},
         "features_of_first_record_only": found.is_guess,
         "splits": {split.name: _split_to_dict(split) for split in found.splits},
         "duplicates": None if found.duplicates is None else _duplicates_to_dict(found.duplicates),
@@ -304,52 +281,27 @@ def _to_dict(found: Info) -> dict[str, Any]:
 
 
 def _duplicates_to_dict(found: Duplicates) -> dict[str, Any]:
-    return {
-        "features": list(found.features),
-        "within": dict(found.within),
-        "between": [
-            {"splits": list(splits), "examples": count} for splits, count in found.between.items()
-        ],
-        "conflicts": found.conflicts,
-        "pairs": [asdict(pair) for pair in found.pairs],
-    }
+    between = [{"splits": splits, "examples": count} for splits, count in found.between.items()]
+    return {**vars(found), "between": between, "pairs": [asdict(pair) for pair in found.pairs]}
 
 
 def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "records": split.records,
-        "shards": split.shards,
-        "missing": list(split.missing),
-        "bytes": split.bytes,
-        "compression": split.compression,
-        "index": split.index,
-        "reason": split.reason,
-        "label": split.label,
-        "classes": None,
-        "images": dict(split.images),
-        "values": {name: _values_to_dict(each) for name, each in split.values.items()},
-        "values_of": split.values_of,
-        "values_error": split.values_error,
-    }
+    from covey.cli.values import to_json
+
+    content = dict(vars(split))
+    del content["name"]
+    content["values"] = {name: to_json(vars(each)) for name, each in split.values.items()}
     if split.classes is not None:
+        chosen = _balance(split.classes)
         content["classes"] = {
             "count": len(split.classes),
-            **{
-                which: {"name": name, "records": records}
-                for which, (name, records) in _balance(split.classes).items()
-            },
+            **{which: {"name": name, "records": count} for which, (name, count) in chosen.items()},
             "histogram": [
                 {"from": low, "to": high, "classes": count}
                 for low, high, count in histogram(split.classes.counts)
             ],
         }
     return content
-
-
-def _values_to_dict(value: ValueSummary) -> dict[str, Any]:
-    from covey.cli.values import to_json
-
-    return to_json(vars(value))  # type: ignore[no-any-return]
 
 
 def histogram(counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
