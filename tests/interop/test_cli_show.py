@@ -405,7 +405,7 @@ def test_save_to_a_path(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--output sheet.txt", "must end with .png or .jpg"),
+        ("--output sheet.txt", "must be a path that ends with .png or .jpg"),
         ("--ids 3", "--ids is not allowed with --batch"),
         ("--class owl", "--class is not allowed with --batch"),
         ("-p 0", "must be an integer >= 1"),

@@ -170,7 +170,10 @@ def test_errors(birds, capsys, arguments, message):
         (["1"], "unexpected argument '1'"),
         (["--ids", "1:x"], "argument --ids: '1:x' must be an id, or a range like 10:20"),
         (["--ids", "1,"], "argument --ids: '' must be an id, or a range like 10:20"),
-        (["--output", "x.txt"], "argument --output: 'x.txt' must end with .png or .jpg"),
+        (
+            ["--output", "x.txt"],
+            "argument --output: 'x.txt' must be a path that ends with .png or .jpg",
+        ),
         (["--step", "0"], "--step needs --batch"),
         (["-k", "4"], "--examples-per-class needs --batch"),
     ],

@@ -59,7 +59,7 @@ def test_duplicates_of_texts(capsys):
     assert "duplicates by 'text':" in lines
     assert "  test: 3 examples also in train" in lines
     assert "  train: 3 examples equal to an earlier one of the split" in lines
-    assert "  1 content with different classes" in lines
+    assert "  1 duplicate has conflicting labels" in lines
     assert lines[-5].split() == ["train", "2", "(intent", "2)", "train", "42", "(intent", "3)"]
     content = json.loads("\n".join(run(capsys, "questions", "--deep", "--json", "-q")))
     assert content["duplicates"]["between"] == [{"splits": ["train", "test"], "examples": 3}]
@@ -189,4 +189,4 @@ def test_hostile_names(capsys):
     write({name: np.zeros(4), "label": ["a\x1b[2J", "b", "c", "d"]}, "birds", label="label")
     lines = run(capsys, "birds", "--deep", "-q")
     assert all(line.isprintable() for line in lines)
-    assert "  1 content with different classes" in lines
+    assert "  1 duplicate has conflicting labels" in lines

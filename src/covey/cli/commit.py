@@ -9,9 +9,8 @@ from covey.cli.options import (
     add_progress,
     add_storage_option,
     find_engine,
-    shows_progress,
+    reading_options,
     size,
-    storage_options,
 )
 from covey.cli.output import print_lines
 
@@ -51,11 +50,9 @@ def run(options: argparse.Namespace) -> None:
 
     result = covey.commit(
         options.target,
-        split=options.split,
         engine=find_engine(options),
         memory_limit=options.memory_limit,
-        progress=shows_progress(options),
-        storage_options=storage_options(options),
+        **reading_options(options),
     )
     if not options.quiet:
         print_lines(*summary(result, options))

@@ -6,14 +6,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from covey._text import table
-from covey.cli.options import (
-    add_path,
-    add_running,
-    shows_progress,
-    storage_options,
-)
-from covey.cli.output import class_cells, print_json, print_lines, print_message
+from covey._text import count_of, table
+from covey.cli.options import add_label, add_path, add_running, reading_options
+from covey.cli.output import SPLIT_HEADER, print_json, print_lines, print_message, split_cells
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
@@ -34,12 +29,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_path(parser)
-    parser.add_argument(
-        "--label",
-        metavar="NAME",
-        help="label feature, or @file (default: that of the old index, or a feature with a common "
-        "name)",
-    )
+    add_label(parser)
     parser.add_argument("--force", action="store_true", help="rebuild a valid index too")
     parser.add_argument(
         "--export-dali",
@@ -61,13 +51,11 @@ def run(options: argparse.Namespace) -> None:
     try:
         made = build_index(
             options.path,
-            split=options.split,
             label=options.label,
             force=options.force,
             to_dali=options.export_dali,
-            storage_options=storage_options(options),
             threads=options.threads,
-            progress=shows_progress(options),
+            **reading_options(options),
         )
     except (CorruptRecordError, ExampleError) as error:
         error.remedy = (
@@ -88,32 +76,22 @@ def run(options: argparse.Namespace) -> None:
 
 def _summary(path: str, made: tuple[IndexResult, ...]) -> list[str]:
     """Return the lines of a table with a row for each split."""
-    from covey._progress import format_bytes
-
     rows = []
     for each in made:
         metadata, classes = each.index.metadata, each.index.classes
-        rows.append(
-            [
-                each.split,
-                f"{metadata.records:,}",
-                *class_cells([] if classes is None else classes["records"].tolist()),
-                f"{len(metadata.shards):,}",
-                format_bytes(sum(shard.bytes for shard in metadata.shards)),
-                "built" if each.is_new else "kept",
-                f"{each.seconds:.2f} s",
-            ]
-        )
-    header = ["split", "examples", "classes", "per class", "shards", "size", "index", "time"]
+        counts = [] if classes is None else classes["records"].tolist()
+        size = sum(shard.bytes for shard in metadata.shards)
+        cells = split_cells(each.split, metadata.records, counts, metadata.shards, size)
+        rows.append([*cells, "built" if each.is_new else "kept", f"{each.seconds:.2f} s"])
     labels = {each.index.metadata.label for each in made}
     (label,) = labels if len(labels) == 1 else (None,)
     described = "no label" if label is None else f"label {label!r}"
     exported = sum(len(each.exported) for each in made)
-    lines = [f"{path}: {described}", *table(header, rows)]
+    lines = [f"{path}: {described}", *table([*SPLIT_HEADER, "index", "time"], rows)]
     if exported:
         first = next(each.exported[0] for each in made if each.exported)
-        files = "file" if exported == 1 else "files"
-        lines.append(f"{exported:,} DALI index {files} written, such as {os.path.basename(first)}")
+        count = count_of(exported, "DALI index file")
+        lines.append(f"{count} written, such as {os.path.basename(first)}")
     return lines
 
 

@@ -9,13 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
-from covey.cli.options import (
-    add_output,
-    add_path,
-    add_progress,
-    shows_progress,
-    storage_options,
-)
+from covey.cli.options import add_output, add_path, add_progress, reading_options
 from covey.cli.output import TERMINAL_WIDTH, print_json, print_lines, shorten
 
 if TYPE_CHECKING:
@@ -77,13 +71,7 @@ def run(options: argparse.Namespace) -> None:
         options.refuse("the following arguments are required: PATH")
     from covey.maintenance.info import info
 
-    found = info(
-        options.path,
-        split=options.split,
-        deep=options.deep,
-        storage_options=storage_options(options),
-        progress=shows_progress(options),
-    )
+    found = info(options.path, deep=options.deep, **reading_options(options))
     if options.json:
         print_json(_to_dict(found))
         return
@@ -222,7 +210,8 @@ def _duplicates(found: Duplicates) -> Iterator[str]:
         equal = count_of(count, "example")
         yield f"  {shorten(name)}: {equal} equal to an earlier one of the split"
     if found.conflicts:
-        yield f"  {count_of(found.conflicts, 'content')} with different classes"
+        has = "has" if found.conflicts == 1 else "have"
+        yield f"  {count_of(found.conflicts, 'duplicate')} {has} conflicting labels"
     rows = [
         [
             f"{shorten(split)} {number}{'' if pair.classes is None else f' ({of_class})'}"

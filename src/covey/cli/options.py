@@ -6,10 +6,12 @@ import argparse
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from covey.engines import Engine
+
+Value = TypeVar("Value")
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 _POWERS = "kmgt"
@@ -38,13 +40,9 @@ def fraction(text: str) -> float:
     >>> fraction("0.1"), fraction("10%")
     (0.1, 0.1)
     """
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1, or 0% and 100%")
-    return value
+    unit = 100 if text.endswith("%") else 1
+    number = _number(text.removesuffix("%"))
+    return _checked(text, number / unit, 0 < number < unit, "between 0 and 1, or 0% and 100%")
 
 
 def count_or_fraction(text: str) -> int | float:
@@ -58,16 +56,13 @@ def count_or_fraction(text: str) -> int | float:
 
 def positive(text: str) -> int:
     """Parse an integer >= 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
-    return int(text)
+    is_valid = text.isascii() and text.isdigit() and int(text) >= 1
+    return int(_checked(text, text, is_valid, "an integer >= 1"))
 
 
 def count(text: str) -> int:
     """Parse an integer >= 0."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 0")
-    return int(text)
+    return int(_checked(text, text, text.isascii() and text.isdigit(), "an integer >= 0"))
 
 
 def cpus(text: str) -> float:
@@ -76,20 +71,27 @@ def cpus(text: str) -> float:
     >>> cpus("2"), cpus("0.5")
     (2.0, 0.5)
     """
+    number = _number(text)
+    return _checked(text, number, 0 < number < math.inf, "a number > 0")
+
+
+def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number > 0")
+        return math.nan
+
+
+def _checked(text: str, value: Value, is_valid: bool, allowed: str) -> Value:
+    if not is_valid:
+        raise argparse.ArgumentTypeError(f"{text!r} must be {allowed}")
     return value
 
 
 def picture(text: str) -> str:
     """Parse the path of a picture to be written."""
-    if not text.lower().endswith((".png", ".jpg", ".jpeg")):
-        raise argparse.ArgumentTypeError(f"{text!r} must end with .png or .jpg")
-    return text
+    is_valid = text.lower().endswith((".png", ".jpg", ".jpeg"))
+    return _checked(text, text, is_valid, "a path that ends with .png or .jpg")
 
 
 def name_list(text: str) -> tuple[str, ...]:
@@ -99,9 +101,7 @@ def name_list(text: str) -> tuple[str, ...]:
     ('path', 'fine', 'coarse')
     """
     found = tuple(name.strip() for name in text.split(","))
-    if not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r} must be names, separated by commas")
-    return found
+    return _checked(text, found, all(found), "names, separated by commas")
 
 
 def default(text: str) -> tuple[str, Any]:
@@ -111,8 +111,7 @@ def default(text: str) -> tuple[str, Any]:
     (('eggs', 2), ('nest', []), ('colour', 'red'))
     """
     name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE")
+    _checked(text, name, bool(name and equals), "NAME=VALUE")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -275,6 +274,10 @@ def shows_progress(options: argparse.Namespace) -> bool | None:
     return False if options.quiet or options.no_progress else None
 
 
-def storage_options(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the options of fsspec."""
-    return dict(options.storage_option) or None
+def reading_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that all functions have which read a dataset."""
+    return {
+        "split": options.split,
+        "storage_options": dict(options.storage_option) or None,
+        "progress": shows_progress(options),
+    }

@@ -9,13 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covey.errors import CoveyError, DatasetError, escape
 from covey.errors import shorten as shorten
-
-if TYPE_CHECKING:
-    from covey import Feature
 
 TERMINAL_WIDTH = 80
 
@@ -106,18 +103,22 @@ def _label(action: argparse.Action) -> str:
     return action.option_strings[-1] if action.option_strings else str(action.metavar)
 
 
-def class_cells(counts: Sequence[int]) -> list[str]:
-    """Return the cells of a table for the number of classes and the examples of each.
+SPLIT_HEADER = ("split", "examples", "classes", "per class", "shards", "size")
 
-    >>> class_cells([3, 5, 4]), class_cells([])
-    (['3', '3 to 5'], ['-', '-'])
+
+def split_cells(
+    name: str, records: int, counts: Sequence[int], shards: Sequence[object], size: int
+) -> list[str]:
+    """Return the cells of a split, below :data:`SPLIT_HEADER`.
+
+    >>> split_cells("train", 12, [3, 5, 4], ["a", "b"], 2000)
+    ['train', '12', '3', '3 to 5', '2', '2.0 kB']
+    >>> split_cells("train", 12, [], ["a"], 2000)[2:4]
+    ['-', '-']
     """
-    if not counts:
-        return ["-", "-"]
-    few, many = min(counts), max(counts)
-    return [f"{len(counts):,}", f"{few:,}" if few == many else f"{few:,} to {many:,}"]
+    from covey._progress import format_bytes
 
-
-def describe_feature(feature: Feature) -> str:
-    """Return a short description of a feature."""
-    return feature.summary
+    few, many = min(counts, default=0), max(counts, default=0)
+    each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    classes = [f"{len(counts):,}", each] if counts else ["-", "-"]
+    return [name, f"{records:,}", *classes, f"{len(shards):,}", format_bytes(size)]

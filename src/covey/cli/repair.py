@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.options import add_path, add_running, reading_options
 from covey.cli.output import check_report, print_json, print_lines, write_report
 
 SUMMARY = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
@@ -53,12 +53,10 @@ def run(options: argparse.Namespace) -> int:
     repaired = repair(
         options.path,
         options.output,
-        split=options.split,
         mode=options.mode,
         delete_parts=options.delete_parts,
-        storage_options=storage_options(options),
         threads=options.threads,
-        progress=shows_progress(options),
+        **reading_options(options),
     )
     write_report(options.report, [asdict(each) for each in repaired.lost])
     if options.json:

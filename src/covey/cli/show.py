@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
 from covey.cli.options import add_label, add_path, add_running, picture, positive
-from covey.cli.output import describe_feature, print_json, print_lines, print_message, shorten
+from covey.cli.output import print_json, print_lines, print_message, shorten
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -320,7 +320,7 @@ def _image_feature(dataset: Dataset, number: int, selected: Sequence[str] | None
         or (isinstance(value := _value(dataset, name, number), bytes) and read_header(value))
     ]
     if not images:
-        listed = ", ".join(f"{name!r} is {describe_feature(kind)}" for name, kind in kinds.items())
+        listed = ", ".join(f"{name!r} is {kind.summary}" for name, kind in kinds.items())
         raise FeatureError(f"no feature is an image: {listed}", option="output")
     return min(images, key=lambda name: len(getattr(kinds[name], "shape", ())) == 1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey._progress import format_bytes
 from covey._text import count_of, table
-from covey.cli.options import shows_progress, storage_options
+from covey.cli.options import reading_options
 from covey.cli.output import shorten
 from covey.errors import escape
 from covey.urls import is_remote
@@ -28,14 +28,13 @@ def open_dataset(options: argparse.Namespace) -> Dataset:
     """Open the dataset whose examples a command prints."""
     import covey
 
+    given = {**reading_options(options), "split": options.split or "all"}
     return covey.open(
         options.path,
-        split=options.split or "all",
         label=options.label,
-        storage_options=storage_options(options),
         max_pixels=options.max_pixels,
         threads=options.threads,
-        progress=shows_progress(options),
+        **given,
     )
 
 

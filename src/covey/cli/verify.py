@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.options import (
-    add_path,
-    add_running,
-    shows_progress,
-    storage_options,
-)
+from covey.cli.options import add_path, add_running, reading_options
 from covey.cli.output import print_json, print_lines
 
 SUMMARY = "check every checksum, example and index row of a dataset, and list all problems"
@@ -34,13 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command."""
     from covey.maintenance.verify import verify
 
-    report = verify(
-        options.path,
-        split=options.split,
-        storage_options=storage_options(options),
-        threads=options.threads,
-        progress=shows_progress(options),
-    )
+    report = verify(options.path, threads=options.threads, **reading_options(options))
     if options.json:
         print_json(report.to_dict())
     elif not (options.quiet and report.is_valid):

@@ -5,14 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 
-from covey.cli.options import (
-    add_label,
-    add_path,
-    add_progress,
-    count,
-    shows_progress,
-    storage_options,
-)
+from covey.cli.options import add_label, add_path, add_progress, count, reading_options
 from covey.cli.output import print_message
 
 SUMMARY = "show the examples, the classes and the batches of a dataset in the browser"
@@ -58,13 +51,7 @@ def run(options: argparse.Namespace) -> None:
     from covey.view.server import is_loopback
     from covey.view.session import Session
 
-    session = Session.of_path(
-        options.path,
-        split=options.split,
-        label=options.label,
-        storage_options=storage_options(options),
-        progress=shows_progress(options),
-    )
+    session = Session.of_path(options.path, label=options.label, **reading_options(options))
     try:
         # Before the page asks for them: indexing shows its progress, and errors are printed.
         for split, error in session.open_all().items():

@@ -25,17 +25,17 @@ from covey.cli.options import (
     size,
 )
 from covey.cli.output import (
+    SPLIT_HEADER,
     check_report,
-    class_cells,
     print_lines,
     print_message,
-    shorten,
+    split_cells,
     write_report,
 )
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
 
 if TYPE_CHECKING:
-    from covey.results import SkippedRecord, WriteResult
+    from covey.results import WriteResult
     from covey.sources import Source
 
 SUMMARY = "write labelled data as a TFRecord dataset, shuffled, sharded and indexed"
@@ -298,7 +298,6 @@ def summary(
     result: WriteResult, options: argparse.Namespace, printed: Collection[str] = ()
 ) -> list[str]:
     """Return the tables of the columns and of the splits, and the notes that are not printed."""
-    from covey._progress import format_bytes
     from covey.cli.values import column_lines
     from covey.filenames import OLD_DIRECTORY
     from covey.urls import is_remote
@@ -312,31 +311,23 @@ def summary(
         ]
     rows = [
         [
-            each.split,
-            f"{each.records:,}",
-            *class_cells(list(each.classes.values())),
-            f"{len(each.shards):,}",
-            format_bytes(each.bytes),
+            *split_cells(
+                each.split, each.records, [*each.classes.values()], each.shards, each.bytes
+            ),
             f"{each.seconds:.2f} s",
         ]
         for each in written
     ]
-    header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
-    lines = [*column_lines(result, options.target), *table(header, rows)]
-    notes = (each for each in result.notes if each not in printed)
-    lines += [f"note: {each}" for each in notes]
+    lines = [*column_lines(result, options.target), *table([*SPLIT_HEADER, "time"], rows)]
+    lines += [f"note: {each}" for each in result.notes if each not in printed]
     for split, names in result.unshared_classes.items():
         if names and options.hold_out_classes is None:
-            shown = ", ".join(repr(shorten(str(name))) for name in names[:_MAX_NAMES])
-            more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-            count = "1 class is" if len(names) == 1 else f"{len(names):,} classes are"
-            lines.append(f"note: {count} in {split!r} only: {shown}{more}")
+            count = count_of(len(names), "class is", "classes are")
+            shown = list_names(map(str, names), _MAX_NAMES)
+            lines.append(f"note: {count} in {split!r} only: {shown}")
     if result.kept_splits and options.mode == "overwrite":
-        kept = count_of(len(result.kept_splits), "other split")
-        lines.append(
-            f"note: {kept} of an earlier write, {list_names(result.kept_splits)}, "
-            "may have the same examples"
-        )
+        kept = list_names(result.kept_splits)
+        lines.append(f"note: splits of an earlier write may overlap with the new ones: {kept}")
     replaced = sum(len(each.replaced) for each in written)
     if replaced and not is_remote(options.target):
         kept = count_of(replaced, "shard")
@@ -350,10 +341,11 @@ def summary(
 def _report(result: WriteResult, options: argparse.Namespace, *, has_splits: bool) -> None:
     """Write and print the skipped examples, with their split if the source has splits."""
     skipped = [(split, each) for split, own in result.splits.items() for each in own.skipped]
-    write_report(
-        options.report,
-        [{**({"split": split} if has_splits else {}), **_to_json(each)} for split, each in skipped],
-    )
+    rows = [
+        {**({"split": split} if has_splits else {}), "example": each.record, "reason": each.reason}
+        for split, each in skipped
+    ]
+    write_report(options.report, rows)
     if not skipped:
         return
     lines = [f"skipped {count_of(len(skipped), 'example')} of {options.source}:"]
@@ -364,7 +356,3 @@ def _report(result: WriteResult, options: argparse.Namespace, *, has_splits: boo
         where = f"see {options.report}" if options.report else "--report FILE lists all"
         lines.append(f"  and {len(skipped) - _MAX_LISTED:,} more: {where}")
     print_message(*lines)
-
-
-def _to_json(skipped: SkippedRecord) -> dict[str, Any]:
-    return {"example": skipped.record, "reason": skipped.reason}
