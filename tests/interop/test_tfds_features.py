@@ -99,8 +99,6 @@ COMMON = {
     "dynamic": Tensor("int32", (None, 2, None), encoding="bytes"),
     **{f"zlib of {d}": Tensor(d, (2,), encoding="zlib") for d in NUMBERS if d != "uint32"},
     "dynamic zlib": Tensor("int32", (None, 2, None), encoding="zlib"),
-    "memories": Tensor("bool", (None, 2), encoding="bytes_each"),
-    "zlibs": Tensor("float32", (None,), encoding="zlib_each"),
     "texts": Tensor("str", (None,)),
     "strings": Tensor("bytes", (2, 2)),
     "named": ClassLabel(names=["wren", "é owl"]),
@@ -254,7 +252,6 @@ def test_features_that_tfds_lacks(tmp_path):
             "matrix": Sparse("int8", (4, 5)),
             "raw": Tensor("uint32", (2,), encoding="bytes"),
             "dynamic": Tensor("uint32", (None, None), encoding="bytes"),
-            "raws": Tensor("uint32", (None, 1), encoding="bytes_each"),
             "texts": Tensor("str", (1, 2)),
             "two channels": Image((None, None, 2)),
             "wide": Ragged("float64", 3),
@@ -268,7 +265,6 @@ def test_features_that_tfds_lacks(tmp_path):
             "matrix": matrix,
             "raw": [1, 2],
             "dynamic": [[3], [4]],
-            "raws": [[5], [6]],
             "texts": [["a", "é"]],
             "two channels": grey,
             "wide": [[[0.1], []], [[1 / 3]]],
@@ -280,7 +276,6 @@ def test_features_that_tfds_lacks(tmp_path):
         "matrix": {"values": [7, -7], "indices_0": [1, 3], "indices_1": [2, 4]},
         "raw": np.array([1, 2], np.uint32).tobytes(),
         "dynamic": {"shape": [2, 1], "value": np.array([3, 4], np.uint32).tobytes()},
-        "raws": [b"\5\0\0\0", b"\6\0\0\0"],
         "texts": [[b"a", "é".encode()]],
         "two channels": grey.tolist(),
         "wide": {
@@ -300,8 +295,6 @@ DEFAULTS = {
     "numbers": (Tensor("float32", (2,), default=[1, 2]), [float(np.finfo("float32").min)] * 2),
     "memory": (Tensor("int16", (2,), encoding="bytes", default=[1, 2]), b""),
     "zlib": (Tensor("int16", (2,), encoding="zlib", default=[1, 2]), b""),
-    "memories": (Tensor("int16", (None, 1), encoding="bytes_each", default=[[1]]), []),
-    "two zlibs": (Tensor("int16", (2,), encoding="zlib_each", default=[1, 2]), [b"", b""]),
     "variable": (Tensor("int16", (None,), default=[1]), []),
     "inner": (Tensor("int16", (2, None), default=[[1], [1]]), [[], []]),
     "text": (Tensor("str", default="x"), b""),
@@ -464,8 +457,6 @@ MADE = {
     "texts": (T.Sequence(T.Text()), lambda i: ["é"] * i),
     "labels": (T.Sequence(T.ClassLabel(names=["a", "b"])), lambda i: ["b"] * i),
     "images": (T.Sequence(T.Image(shape=(4, 5, 3))), lambda i: [PIXELS] * i),
-    "memories": (T.Sequence(tensor(np.int16, (2,), "bytes")), lambda i: [ones("int16", 2)] * i),
-    "zlibs": (T.Sequence(tensor(np.float32, (), "zlib")), lambda i: [ones("float32")] * i),
     "nested": (T.Sequence(T.Sequence(np.int64)), lambda i: [list(range(i)), [], [i]]),
     "nested float64": (T.Sequence(T.Sequence(np.float64)), lambda i: [[0.1] * i, [np.inf]]),
     "nested rows": (T.Sequence(T.Sequence(tensor(np.int8, (2,)))), lambda i: [[[i, i]] * i, []]),
@@ -486,7 +477,7 @@ MADE = {
     "episode": (
         T.Dataset(
             {
-                "action": {"pose": tensor(np.float32, (7,), "zlib"), "open": np.bool_},
+                "action": {"pose": tensor(np.float32, (7,)), "open": np.bool_},
                 "label": T.ClassLabel(names=["go", "stop"]),
                 "words": T.Sequence(T.Text()),
                 "frame": T.Image(shape=(4, 5, 3)),
@@ -597,7 +588,7 @@ def test_features_of_a_dataset_of_tfds(read_by_both):
         "deep": Ragged("str", 3),
         "objects/box": Tensor("float32", (None, 4)),
         "nested float64": Ragged("float32"),
-        "episode/action/pose": Tensor("float32", (None, 7), encoding="zlib_each"),
+        "episode/action/pose": Tensor("float32", (None, 7)),
         "float image": Tensor("bytes"),  # inferred from the records
         "lazy sound": Tensor("bytes"),
         "translation/fr": Tensor("str"),
@@ -649,13 +640,11 @@ STORED = {
         [np.stack([TWO] * 2), np.stack([TWO] * 3)],
         {"shape": [2, 2, 3, 2], "value": [FOUR, SIX]},
     ),
+    "memories": (T.Sequence(tensor(np.int32, (2,), "bytes")), [TWO, TWO], [TWO.tobytes()] * 2),
     "nested zlibs": (
         T.Sequence(T.Sequence(tensor(np.int32, (2,), "zlib"))),
         [[], [TWO]],
-        {
-            "ragged_flat_values": zlib.compress(TWO.tobytes()),
-            "ragged_row_lengths_0": [0, 1],
-        },
+        [[], [zlib.compress(TWO.tobytes())]],
     ),
     "dynamic complex": (
         tensor(np.complex64, (None, None), "bytes"),
@@ -752,23 +741,19 @@ def test_user_defined_class_of_unknown_storage(tmp_path):
 # Files read by a function.
 
 
-# Raw memory in byte strings, an encoding of TFDS.
+# Compressed memory in byte strings, an encoding of TFDS.
 
-SHAPES = {
-    "zlib": [(), (2,), (0, 2), (None,), (None, 2), (2, None), (None, 1, None)],
-    "bytes_each": [(None,), (None, 2), (3,), (3, 2), (0, 2)],
-}
+SHAPES = [(), (2,), (0, 2), (None,), (None, 2), (2, None), (None, 1, None)]
 
 
 @st.composite
 def packed(draw):
     """A feature, and values of it."""
-    encoding = draw(st.sampled_from(["zlib", "bytes_each", "zlib_each"]))
-    shape = draw(st.sampled_from(SHAPES.get(encoding, SHAPES["bytes_each"])))
+    shape = draw(st.sampled_from(SHAPES))
     dtype = draw(st.sampled_from([each for each in NUMBERS if each != "uint32"]))
     sizes = st.tuples(*(st.integers(0, 3) if size is None else st.just(size) for size in shape))
     values = st.lists(sizes.flatmap(lambda s: hnp.arrays(dtype, s)), min_size=1, max_size=3)
-    return Tensor(dtype, shape, encoding=encoding), draw(values)
+    return Tensor(dtype, shape, encoding="zlib"), draw(values)
 
 
 @settings(max_examples=40)
@@ -802,11 +787,6 @@ WRONG_BYTES = [
     (Tensor("int16", (None, 2), encoding="zlib"), [zlib.compress(b"abc")], "4 bytes or a multiple"),
     (Tensor("int16", (None, 2), encoding="zlib"), [b"junk"], NOT_ZLIB),
     (Tensor("bool", (None,), encoding="zlib"), [zlib.compress(b"\2")], "other than 0 and 1"),
-    (Tensor("int16", (None, 2), encoding="bytes_each"), [b"abcd", b"abc"], "3 bytes, expected 4"),
-    (Tensor("int16", (2, 2), encoding="bytes_each"), [b"abcd", b"abc"], "3 bytes, expected 4"),
-    (Tensor("int16", (2,), encoding="zlib_each"), [zlib.compress(b"ab"), b""], NOT_ZLIB),
-    (Tensor("bool", (None,), encoding="bytes_each"), [b"\0", b"\2"], "other than 0 and 1"),
-    (Tensor("int8", (2,), encoding="bytes_each"), [b"a"], "it has 1 values, expected 2"),
 ]
 
 

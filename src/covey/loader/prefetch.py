@@ -85,7 +85,7 @@ class NativeSource:
         labels: list[RowArray] = [((), np.dtype(np.int64))] if self.add_labels else []
         further: list[RowArray] = []
         for _, image in self.images:
-            further += [(image.shape, image.dtype)] * (image.views - 1)
+            further += [(image.shape, image.dtype)] * (image.options.views - 1)
         return (*self.columns, *labels, *further)
 
     @property
@@ -94,8 +94,8 @@ class NativeSource:
         following = len(self.columns) + self.add_labels
         outputs: dict[int, list[int]] = {}
         for column, image in self.images:
-            outputs[column] = [column, *range(following, following + image.views - 1)]
-            following += image.views - 1
+            outputs[column] = [column, *range(following, following + image.options.views - 1)]
+            following += image.options.views - 1
         return outputs
 
     @property

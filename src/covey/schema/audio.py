@@ -9,7 +9,6 @@ soundfile is imported only when an encoded file must be decoded.
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import struct
@@ -21,14 +20,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.arrays import RaggedArray
-from covey.errors import FeatureError, check
-from covey.schema.columns import MAX_EXAMPLE_BYTES, Column, Shape, as_array
+from covey.errors import FeatureError
+from covey.schema.columns import MAX_EXAMPLE_BYTES, Column, Shape, as_array, check
 from covey.schema.images import explained_import, file_of, is_hugging_face_image
 from covey.schema.tensor import Tensor
 from covey.schema.types import REQUIRED
 
-_check = functools.partial(check, error=FeatureError)
 MAX_AUDIO_BYTES = 1 << 31
 """Maximum size of an encoded file."""
 FORMATS = ("WAV", "FLAC", "OGG", "MP3")
@@ -85,23 +82,15 @@ class Audio(Tensor):
     ) -> None:
         is_integer = isinstance(sample_rate, (int, np.integer)) and sample_rate is not True
         is_valid = sample_rate is None or (is_integer and 0 < sample_rate <= MAX_SAMPLE_RATE)
-        _check("sample_rate", sample_rate, is_valid, "an integer >= 1, or None")
-        encodings = ("bytes", "zlib", "list")
-        _check("encoding", encoding, encoding in encodings, encodings)
-        for name, value in (
-            ("sample_rate", None if sample_rate is None else int(sample_rate)),
-            ("dtype", dtype),
-            ("shape", shape),
-            ("encoding", encoding),
-            ("default", REQUIRED),
-        ):
-            object.__setattr__(self, name, value)
+        check("sample_rate", sample_rate, is_valid, "an integer >= 1, or None")
+        rate = None if sample_rate is None else int(sample_rate)
+        self._set(sample_rate=rate, dtype=dtype, shape=shape, encoding=encoding, default=REQUIRED)
         super().__post_init__()
-        _check("dtype", dtype, self.dtype in AUDIO_DTYPES, AUDIO_DTYPES)
+        check("dtype", dtype, self.dtype in AUDIO_DTYPES, AUDIO_DTYPES)
         is_valid = len(self.shape) in (1, 2) and all(self.shape[1:])
-        _check("shape", self.shape, is_valid, "(length,) or (length, channels)")
+        check("shape", self.shape, is_valid, "(length,) or (length, channels)")
         if default is not REQUIRED:
-            object.__setattr__(self, "default", self.to_samples(default))
+            self._set(default=self.to_samples(default))
             super().__post_init__()
 
     def __repr__(self) -> str:
@@ -124,19 +113,10 @@ class Audio(Tensor):
 
     def _column(self, key: str, default: Any = None) -> Column:
         column = super()._column(key, default)
-        return column if self._is_packed else replace(column, convert=self.to_samples)
+        return column if self.encoding == "zlib" else replace(column, convert=self.to_samples)
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         return super().split(self.to_samples(value), columns)
-
-    def split_batch(
-        self, batch: Any, rows: int, columns: Sequence[Column]
-    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        if isinstance(batch, RaggedArray) and isinstance(batch.values, np.ndarray):
-            batch = RaggedArray(self._convert(batch.values), batch.row_splits, batch.row_shapes)
-        elif isinstance(batch, np.ndarray) and batch.dtype != object:
-            batch = self._convert(batch)
-        return super().split_batch(batch, rows, columns)
 
     def to_samples(self, value: Any) -> NDArray[Any]:
         """Return the samples of a value, with the dtype and shape of the feature.
@@ -148,41 +128,46 @@ class Audio(Tensor):
             FeatureError: If it is not a sound, or does not match the feature; ``feature`` is not
                 set.
         """
-        if isinstance(value, Mapping):
-            data = _file_of(value)
-            if data is None and not {"array", "sampling_rate"} <= value.keys():
-                raise FeatureError(
-                    f"the audio is a dict of {', '.join(map(repr, value))}; must have 'bytes', or "
-                    "'array' and 'sampling_rate'"
-                )
-        elif isinstance(value, (str, os.PathLike)):
+        data = _file_of(value) if isinstance(value, Mapping) else value
+        if isinstance(data, (str, os.PathLike)):
             raise FeatureError(
                 f"the audio is of type {type(value).__name__}; must be an array, or the bytes of a "
                 "file",
                 remedy="read the file: pathlib.Path(path).read_bytes()",
             )
-        elif isinstance(value, (bytes, bytearray, memoryview)):
-            data = bytes(value)
-        else:
-            return self._fit(as_array(value))
-        if data is None:
+        is_dict = isinstance(value, Mapping) and data is None
+        if is_dict and not {"array", "sampling_rate"} <= value.keys():
+            raise FeatureError(
+                f"the audio is a dict of {', '.join(map(repr, value))}; must have 'bytes', or "
+                "'array' and 'sampling_rate'"
+            )
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            samples, rate = decode_audio(bytes(data), self.dtype)
+        elif is_dict:
             samples, rate = as_array(value["array"]), value["sampling_rate"]
         else:
-            samples, rate = decode_audio(data, self.dtype)
+            return self._fit(as_array(data))
         if rate is None or rate != self.sample_rate:
-            is_unknown = self.sample_rate is None
+            allowed, remedy = "the feature has none", f"declare the feature as covey.Audio({rate})"
+            if self.sample_rate is not None:
+                allowed, remedy = f"must be {self.sample_rate} Hz", "resample it before writing"
             raise FeatureError(
-                f"the audio has a sampling rate of {rate} Hz; "
-                + ("the feature has none" if is_unknown else f"must be {self.sample_rate} Hz"),
-                remedy=f"declare the feature as covey.Audio({rate})"
-                if is_unknown
-                else "resample it before writing",
+                f"the audio has a sampling rate of {rate} Hz; {allowed}", remedy=remedy
             )
         return self._fit(samples)
 
     def _fit(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Return samples with the dtype and the number of dimensions of the feature."""
-        samples = self._convert(samples)
+        kind, is_float = samples.dtype.kind, self.dtype == "float32"
+        if is_float and kind == "i" and samples.dtype.itemsize == 2:
+            samples = samples.astype(np.float32) / np.float32(_SCALE)
+        elif not is_float and kind == "f":
+            samples = to_int16(samples)
+        elif samples.size and kind not in ("f" if is_float else "iu"):  # the column checks ranges
+            raise FeatureError(
+                f"the samples have dtype {samples.dtype}; must be int16 or floats",
+                remedy="convert them: integers of other sizes have another range",
+            )
         if samples.ndim == 2 and len(self.shape) == 1 and samples.shape[1] == 1:
             samples = samples[:, 0]
         if samples.ndim == 1 and len(self.shape) == 2 and self.channels == 1:
@@ -199,21 +184,6 @@ class Audio(Tensor):
                 "convert the samples before writing, such as to the mean of the channels",
             )
         return Column("", self.dtype, self.shape).coerce(samples)  # type: ignore[no-any-return]
-
-    def _convert(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Return samples with the dtype of the feature."""
-        kind = samples.dtype.kind
-        if self.dtype == "float32" and kind == "i" and samples.dtype.itemsize == 2:
-            return samples.astype(np.float32) / np.float32(_SCALE)
-        if self.dtype == "int16" and kind == "f":
-            return to_int16(samples)
-        # The column checks the range of integers.
-        if samples.size and kind not in ("iu" if self.dtype == "int16" else "f"):
-            raise FeatureError(
-                f"the samples have dtype {samples.dtype}; must be int16 or floats",
-                remedy="convert them: integers of other sizes have another range",
-            )
-        return samples
 
 
 def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:

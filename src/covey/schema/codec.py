@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.errors import CoveyError, ExampleError, FeatureError
 from covey.schema.audio import is_hugging_face_file
-from covey.schema.columns import Column
 from covey.schema.diagnostics import (
     RecordLocation,
     add_feature,
@@ -23,8 +22,11 @@ from covey.schema.diagnostics import (
     record_error,
     value_error,
 )
-from covey.schema.types import Feature, InconsistentColumnsError
+from covey.schema.types import InconsistentColumnsError
 from covey.tfrecord import Block
+
+if TYPE_CHECKING:
+    from covey.schema.features import Features
 
 Rounding = Mapping[str, tuple[int, int]]
 """How many numbers in the lists of a feature were rounded to float32, and how many there are."""
@@ -133,28 +135,16 @@ class ExampleEncoder:
     """Encoder of the examples of one schema.
 
     Args:
-        kinds: The features.
-        columns: The columns of each feature.
-        flatten: Function that flattens nested examples or columns, and checks their names.
-        is_plain: Values are stored unchanged, under names that are not nested.
+        features: The schema.
     """
 
-    def __init__(
-        self,
-        kinds: Mapping[str, Feature],
-        columns: Mapping[str, tuple[Column, ...]],
-        flatten: Callable[[Mapping[str, Any]], dict[str, Any]],
-        is_plain: bool,
-    ) -> None:
-        for name, (column, *_) in columns.items():
+    def __init__(self, features: Features) -> None:
+        for name, (column, *_) in features.storage.items():
             if column.layout == "steps":
-                kinds[name].split(None, ())  # raises: steps cannot be written
-        self.is_plain = is_plain
-        self._kinds = kinds
-        self._columns = columns
-        self._flatten = flatten
-        self._physical = [column for parts in columns.values() for column in parts]
-        self.owners = [name for name, parts in columns.items() for _ in parts]
+                features[name].split(None, ())  # raises: steps cannot be written
+        self.is_plain = features.is_plain
+        self._features = features
+        self._physical, self.owners = features.physical, features.owners
         self.encoder = _core.Encoder([column.spec() for column in self._physical])
 
     def encode(self, example: Mapping[str, Any]) -> bytes:
@@ -185,12 +175,12 @@ class ExampleEncoder:
 
     def _split(self, example: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for name, value in self._flatten(example).items():
-            columns = self._columns[name]
+        for name, value in self._features.flatten(example).items():
+            columns = self._features.storage[name]
             if value is None and not columns[0].required:
                 continue
             try:
-                parts = self._kinds[name].split(value, columns)
+                parts = self._features[name].split(value, columns)
             except FeatureError as error:
                 raise add_feature(error, name) from None
             values.update(zip((column.key for column in columns), parts, strict=True))
@@ -198,15 +188,15 @@ class ExampleEncoder:
 
     def check_columns(self, columns: Mapping[str, Any]) -> tuple[_core.ColumnSet, int]:
         """Check columns once; return them in the form of the native encoder, and the row count."""
-        flat = self._flatten(columns)
+        flat = self._features.flatten(columns)
         rows = count_rows(flat)
         given: list[Any] = []
-        for name, physical in self._columns.items():
+        for name, physical in self._features.storage.items():
             if name not in flat:
                 given.extend(None for _ in physical)
                 continue
             try:
-                given.extend(self._kinds[name].split_batch(flat[name], rows, physical))
+                given.extend(self._features[name].split_batch(flat[name], rows, physical))
             except FeatureError as error:
                 raise add_feature(error, name) from None
         try:
@@ -228,27 +218,17 @@ class RecordDecoder:
     either has the row of its record, which the caller locates for :meth:`error`.
 
     Args:
-        kinds: The features.
-        columns: The columns of each feature.
-        nest: Function that nests columns with flat names.
+        features: The schema.
     """
 
-    def __init__(
-        self,
-        kinds: Mapping[str, Feature],
-        columns: Mapping[str, tuple[Column, ...]],
-        nest: Callable[[dict[str, Any]], dict[str, Any]],
-    ) -> None:
-        self._kinds = kinds
-        self._columns = columns
-        self._nest = nest
-        self._physical = [column for parts in columns.values() for column in parts]
-        self._owners = [name for name, parts in columns.items() for _ in parts]
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._physical = features.physical
         self._allocations = [column.allocation() for column in self._physical]
         self._min_bytes = sum(column.min_bytes() for column in self._physical)
         # The common case: the arrays that the native decoder fills are the result.
         filled = all(dtype is not None for _, dtype in self._allocations)
-        self._is_direct = filled and all(kind.is_direct for kind in kinds.values())
+        self._is_direct = filled and all(kind.is_direct for kind in features.values())
         self.native = _core.Decoder([column.spec() for column in self._physical])
 
     def allocate(self, rows: int) -> list[NDArray[Any] | None]:
@@ -279,18 +259,18 @@ class RecordDecoder:
             InconsistentColumnsError: If the columns of a feature contradict each other in a row.
         """
         if self._is_direct:
-            return self._nest(dict(zip(self._kinds, dense, strict=True)))
+            return self._features.nest(dict(zip(self._features, dense, strict=True)))
         parts = iter(
             array if part is None else column.wrap(part, rows)
             for column, array, part in zip(self._physical, dense, grown, strict=True)
         )
         result: dict[str, Any] = {}
-        for name, feature in self._kinds.items():
+        for name, feature in self._features.items():
             try:
-                result[name] = feature.join([next(parts) for _ in self._columns[name]])
+                result[name] = feature.join([next(parts) for _ in self._features.storage[name]])
             except InconsistentColumnsError as error:
                 raise add_feature(error, name) from None
-        return self._nest(result)
+        return self._features.nest(result)
 
     def error(
         self, fault: _core.Fault | InconsistentColumnsError, where: RecordLocation
@@ -298,7 +278,7 @@ class RecordDecoder:
         """Return the error for a record at a location."""
         if isinstance(fault, InconsistentColumnsError):
             return where.error(fault, fault.feature or "")
-        return record_error(fault, where, self._physical, self._owners)
+        return record_error(fault, where, self._physical, self._features.owners)
 
     def decode_batch(self, records: Block | Sequence[Block] | Sequence[bytes]) -> dict[str, Any]:
         """Decode blocks, or single records."""
@@ -340,7 +320,8 @@ class RecordDecoder:
 
     def column_of(self, name: str) -> int | None:
         """Return the native column of a feature that is a single int64; None for others."""
-        index = self._owners.index(name) if name in self._owners else None
+        owners = self._features.owners
+        index = owners.index(name) if name in owners else None
         if index is None or self._allocations[index] != ((), np.dtype(np.int64)):
             return None
         return index
@@ -352,7 +333,7 @@ class RecordDecoder:
             images: The shape and dtype of the decoded images of each image feature.
         """
         columns: list[RowArray] = []
-        for name, kind in self._kinds.items():
+        for name, kind in self._features.items():
             shape, dtype = self._allocations[len(columns)]
             if name in images:
                 columns.append(images[name])

@@ -5,6 +5,8 @@ Each feature of a schema is stored in one or more columns; the native codec has 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covey import _core
+from covey import _core, errors
 from covey.arrays import RaggedArray, StringArray
 from covey.errors import FeatureError
 
@@ -20,22 +22,12 @@ Shape = tuple[int | None, ...]
 Wire = Literal["bytes", "floats", "ints"]
 Layout = Literal["fixed", "variable", "steps"]
 
-NUMBERS = (
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-)
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+NUMBERS = (*_INTEGERS, "bool", "float16", "float32", "float64")
 STRINGS = ("str", "bytes")
 DTYPES = (*NUMBERS, *STRINGS)
+
+check = functools.partial(errors.check, error=FeatureError)
 
 # The largest message that protobuf can read, hence the largest value of an example.
 MAX_EXAMPLE_BYTES = 1 << 31
@@ -47,8 +39,7 @@ def parse_dtype(dtype: Any) -> str:
     >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
     ('uint8', 'str', 'float32')
     """
-    if dtype is None:
-        raise FeatureError(option="dtype", found=None, choices=DTYPES)
+    check("dtype", dtype, dtype is not None, DTYPES)
     python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
     if isinstance(dtype, type) and dtype in python:
         return python[dtype]
@@ -60,8 +51,7 @@ def parse_dtype(dtype: Any) -> str:
         name = str(np.dtype(dtype).name)
     except (TypeError, ValueError):
         name = str(dtype)
-    if name not in DTYPES:
-        raise FeatureError(option="dtype", found=dtype, choices=DTYPES)
+    check("dtype", dtype, name in DTYPES, DTYPES)
     return name
 
 
@@ -256,32 +246,33 @@ class Column:
 
     def coerce_batch(self, batch: Any, rows: int) -> tuple[Any, NDArray[np.int64] | None]:
         """Convert a column to the form of the native encoder: (values, row splits or None)."""
+        if self.convert is not None:
+            batch = [self.convert(value) for value in batch]
+        elif self.lookup is not None and _has_strings(batch):
+            batch = [self.lookup(str(x)) if isinstance(x, str) else x for x in batch]
         if self.layout == "fixed":
-            if self.is_string:
-                return self._string_batch(batch, (rows, *self.shape)), None
-            return self._numbers(batch, (rows, *self.shape)), None
+            return self._values(batch, (rows, *self.shape)), None
         rows_are_slices = self.shape[0] is None and self.shape.count(None) == 1
         if isinstance(batch, RaggedArray) and batch.row_shapes is None and rows_are_slices:
             splits = np.ascontiguousarray(batch.row_splits, np.int64)
             if splits.size and not 0 <= splits.min() <= splits.max() <= len(batch.values):
                 raise FeatureError("the row splits do not match the values")
-            shape = (None, *self.shape[1:])
-            if self.is_string:
-                return self._string_batch(batch.values, shape), splits * self.count
-            return self._numbers(batch.values, shape), splits * self.count
+            return self._values(batch.values, (None, *self.shape[1:])), splits * self.count
         if isinstance(batch, np.ndarray) and batch.dtype != object and not self.is_string:
             values = self._numbers(batch, (rows, *self.shape))
             return values, np.arange(rows + 1, dtype=np.int64) * (values.size // max(1, rows))
-        pieces = [self.coerce(row) for row in batch]
-        splits = np.zeros(len(pieces) + 1, np.int64)
+        pieces = batch if self.convert is not None else [self.coerce(row) for row in batch]
         if self.is_string:
-            np.cumsum([len(piece) for piece in pieces], out=splits[1:])
+            splits = splits_of([len(piece) for piece in pieces])
             return [string for piece in pieces for string in piece], splits
-        np.cumsum([piece.size for piece in pieces], out=splits[1:])
         flat = [piece.ravel() for piece in pieces]
-        return np.concatenate(flat or [np.zeros(0, self.numpy_dtype)]), splits
+        values = np.concatenate(flat or [np.zeros(0, self.numpy_dtype)])
+        return values, splits_of([len(piece) for piece in flat])
 
-    def _string_batch(self, batch: Any, shape: Shape) -> Any:
+    def _values(self, batch: Any, shape: Shape) -> Any:
+        return self._strings(batch, shape) if self.is_string else self._numbers(batch, shape)
+
+    def _strings(self, batch: Any, shape: Shape) -> Any:
         if isinstance(batch, StringArray) and (self.dtype == "bytes" or batch.text):
             check_value_shape(batch.shape, shape)
             return np.ascontiguousarray(batch.data), np.ascontiguousarray(batch.offsets)
@@ -334,6 +325,22 @@ class Column:
         if unknown == 1:
             shapes = tuple(-1 if size is None else size for size in self.shape)
         return RaggedArray(values, row_splits, shapes)
+
+
+def _has_strings(batch: Any) -> bool:
+    kind = getattr(getattr(batch, "dtype", None), "kind", "O")
+    return kind not in "biuf" and any(isinstance(each, str) for each in batch)
+
+
+def splits_of(lengths: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    """Return the row splits of rows of these lengths.
+
+    >>> splits_of([2, 0, 1]).tolist()
+    [0, 2, 2, 3]
+    """
+    splits = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=splits[1:])
+    return splits
 
 
 def _deepen(found: tuple[int, ...], expected: Shape) -> tuple[int, ...]:
@@ -404,25 +411,21 @@ def unify_shapes(a: Shape, b: Shape) -> Shape:
 
 def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:
     """Check the shape of a schema, which may come from an untrusted file."""
-    checked: list[int | None] = []
-    for size in shape:
-        if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
-            raise FeatureError(
-                option="shape", found=tuple(shape), allowed="a tuple of integers and None"
-            )
-        if size is not None and not 0 <= size <= MAX_EXAMPLE_BYTES:
-            allowed = f"a tuple of integers from 0 to {MAX_EXAMPLE_BYTES} and None"
-            raise FeatureError(option="shape", found=tuple(shape), allowed=allowed)
-        checked.append(None if size is None else int(size))
+    found = tuple(shape)
+    for size in found:
+        is_valid = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+        check("shape", found, size is None or is_valid, "a tuple of integers and None")
+        is_valid = size is None or 0 <= size <= MAX_EXAMPLE_BYTES
+        allowed = f"a tuple of integers from 0 to {MAX_EXAMPLE_BYTES} and None"
+        check("shape", found, is_valid, allowed)
+    checked = tuple(None if size is None else int(size) for size in found)
     if len(checked) > 32:
         raise FeatureError(f"the shape has {len(checked)} dimensions; must have at most 32")
     if None in checked and 0 in checked:
-        raise FeatureError(f"shape {tuple(shape)!r} has both an unknown and an empty dimension")
-    total = 2 if dtype in STRINGS else np.dtype(dtype).itemsize
-    for size in checked:
-        total *= 1 if size is None else size
-    if total > MAX_EXAMPLE_BYTES:
+        raise FeatureError(f"shape {found!r} has both an unknown and an empty dimension")
+    item = 2 if dtype in STRINGS else np.dtype(dtype).itemsize
+    if math.prod((size for size in checked if size is not None), start=item) > MAX_EXAMPLE_BYTES:
         raise FeatureError(
-            f"a value of {dtype} with shape {tuple(shape)!r} exceeds 2 GiB, the limit of an Example"
+            f"a value of {dtype} with shape {found!r} exceeds 2 GiB, the limit of an Example"
         )
-    return tuple(checked)
+    return checked

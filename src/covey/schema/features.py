@@ -36,7 +36,6 @@ from covey.schema.codec import (
     nest,
     row_of,
 )
-from covey.schema.columns import Column
 from covey.schema.diagnostics import add_feature
 from covey.schema.images import Image
 from covey.schema.tensor import Steps, Tensor
@@ -68,28 +67,28 @@ class Features(Mapping[str, Feature]):
         self._paths: dict[str, tuple[str, ...]] = {}
         self._features: dict[str, Feature] = {}
         self._add(features.nest(features) if isinstance(features, Features) else features, ())
-        self._columns: dict[str, tuple[Column, ...]] = {}
+        self.storage = {name: kind.columns(name) for name, kind in self._features.items()}
+        """The columns of each feature."""
+        owned = [(name, column) for name, each in self.storage.items() for column in each]
+        self.owners = [name for name, _ in owned]
+        self.physical = [column for _, column in owned]
+        """All columns, of the features in `owners`."""
         keys: dict[tuple[str, bool], str] = {}
-        for name, feature in self._features.items():
-            self._columns[name] = feature.columns(name)
-            for column in self._columns[name]:
-                other = keys.setdefault((column.key, column.layout == "steps"), name)
-                if other != name:
-                    raise FeatureError(
-                        f"features {other!r} and {name!r} are both stored under {column.key!r}; "
-                        "rename one"
-                    )
-        self._physical = [column for columns in self._columns.values() for column in columns]
-        self._is_plain = all(
+        for name, column in owned:
+            other = keys.setdefault((column.key, column.layout == "steps"), name)
+            if other != name:
+                raise FeatureError(
+                    f"features {other!r} and {name!r} are both stored under {column.key!r}; "
+                    "rename one"
+                )
+        self.is_plain = all(
             feature.is_plain and self._paths[name] == (name,)
             for name, feature in self._features.items()
         )
+        """Whether values are stored unchanged, under names that are not nested."""
         self._parents = {p[:i] for p in self._paths.values() for i in range(1, len(p))}
-        self._fillers = {
-            name: feature.filler()
-            for name, feature in self._features.items()
-            if feature.filler() is not REQUIRED
-        }
+        fillers = {name: feature.filler() for name, feature in self._features.items()}
+        self._fillers = {name: each for name, each in fillers.items() if each is not REQUIRED}
         # Created on first use, without a lock, which a fork could leave locked.
         self._encoding: ExampleEncoder | None = None
         self._decoding: RecordDecoder | None = None
@@ -211,9 +210,11 @@ class Features(Mapping[str, Feature]):
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return flat values nested like the declared features."""
+        if not self._parents:
+            return dict(values)
         return nest({self._paths[name]: value for name, value in values.items()})
 
-    def _flatten(self, values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
+    def flatten(self, values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
         """Flatten an example or columns, and check the names."""
         if not isinstance(values, Mapping):
             raise FeatureError(f"the example is of type {type(values).__name__}; must be a dict")
@@ -222,7 +223,7 @@ class Features(Mapping[str, Feature]):
             here = (*path, str(key))
             name = "/".join(here)
             if isinstance(value, Mapping) and (here in self._parents or not value):
-                flat |= self._flatten(value, here)
+                flat |= self.flatten(value, here)
             elif name in self._features:
                 flat[name] = value
             else:
@@ -293,7 +294,7 @@ class Features(Mapping[str, Feature]):
         """Return an example with the defaults of the features that it lacks."""
         if not self._fillers:
             return example
-        flat = self._flatten(example)
+        flat = self.flatten(example)
         missing = {name: filler for name, filler in self._fillers.items() if flat.get(name) is None}
         return {**flat, **missing} if missing else example
 
@@ -312,7 +313,7 @@ class Features(Mapping[str, Feature]):
     def _storage(self) -> list[tuple[Any, ...]]:
         return sorted(
             (column.key, column.wire, column.raw, column.dtype if column.raw else "")
-            for column in self._physical
+            for column in self.physical
         )
 
     # Encoding.
@@ -320,9 +321,7 @@ class Features(Mapping[str, Feature]):
     @property
     def _encoder(self) -> ExampleEncoder:
         if self._encoding is None:
-            self._encoding = ExampleEncoder(
-                self._features, self._columns, self._flatten, self._is_plain
-            )
+            self._encoding = ExampleEncoder(self)
         return self._encoding
 
     def encode(self, example: Mapping[str, Any]) -> bytes:
@@ -375,11 +374,8 @@ class Features(Mapping[str, Feature]):
     def decoder(self) -> RecordDecoder:
         """The decoder of records."""
         if self._decoding is None:
-            self._decoding = RecordDecoder(self._features, self._columns, self._nested)
+            self._decoding = RecordDecoder(self)
         return self._decoding
-
-    def _nested(self, flat: dict[str, Any]) -> dict[str, Any]:
-        return self.nest(flat) if self._parents else flat
 
     def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""

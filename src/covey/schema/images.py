@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.arrays import StringArray
-from covey.errors import CoveyError, FeatureError, StorageError, check
-from covey.schema.columns import Column, Shape, as_array, check_shape
+from covey.errors import CoveyError, FeatureError, StorageError
+from covey.schema.columns import Column, Shape, as_array, check, check_shape
 from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
 from covey.untrusted import read_file
@@ -140,12 +139,12 @@ class Image(Feature):
         exif_orientation: bool = False,
         default: Any = REQUIRED,
     ) -> None:
-        _check("dtype", dtype, dtype in ("uint8", "uint16"), ("uint8", "uint16"))
-        _check("format", format, format in FORMATS, FORMATS)
+        check("dtype", dtype, dtype in ("uint8", "uint16"), ("uint8", "uint16"))
+        check("format", format, format in FORMATS, FORMATS)
         is_bool = isinstance(exif_orientation, bool)
-        _check("exif_orientation", exif_orientation, is_bool, "True or False")
+        check("exif_orientation", exif_orientation, is_bool, "True or False")
         is_valid = default is REQUIRED or isinstance(default, bytes)
-        _check("default", default, is_valid, "encoded bytes")
+        check("default", default, is_valid, "encoded bytes")
         values = (_complete_shape(shape, dtype, channels), dtype, format, exif_orientation, default)
         for name, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
@@ -178,16 +177,6 @@ class Image(Feature):
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         return [self.to_bytes(value)]
-
-    def split_batch(
-        self, batch: Any, rows: int, columns: Sequence[Column]
-    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        if isinstance(batch, StringArray) and not batch.text and not batch.row_shape:
-            for value in batch:
-                self.check(value)
-        else:
-            batch = [self.to_bytes(value) for value in batch]
-        return [columns[0].coerce_batch(batch, rows)]
 
     def to_bytes(self, value: Any) -> bytes:
         """Return the encoded image of a value.
@@ -268,24 +257,20 @@ class Image(Feature):
         return read_pixels(self, data, max_pixels=check_max_pixels(max_pixels))
 
 
-def _check(option: str, found: Any, ok: bool, allowed: str | Sequence[str]) -> None:
-    check(option, found, ok, allowed, error=FeatureError)
-
-
 def _complete_shape(
     shape: Sequence[int | None] | None, dtype: str, channels: int | None
 ) -> tuple[int | None, ...]:
     """Return height, width and channels."""
     is_default = channels is _DEFAULT_CHANNELS
     is_valid = not isinstance(channels, bool) and channels in (1, 3, 4, None)
-    _check("channels", channels, is_valid, "1, 3, 4 or None")
+    check("channels", channels, is_valid, "1, 3, 4 or None")
     if shape is None:
         return None, None, None if channels is None else int(channels)
     checked = check_shape(shape, dtype)
-    _check("shape", checked, len(checked) == 3, "of three dimensions")
+    check("shape", checked, len(checked) == 3, "of three dimensions")
     if is_default or channels == checked[2]:
         return checked
-    _check("channels", channels, checked[2] is None, f"{checked[2]}, that of the shape")
+    check("channels", channels, checked[2] is None, f"{checked[2]}, that of the shape")
     return check_shape((*checked[:2], channels), dtype)
 
 

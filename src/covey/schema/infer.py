@@ -294,9 +294,8 @@ class RecordCounts:
     """Statistics of the records of consecutive surveys. Instances are picklable."""
 
     records: int = 0
-    context: Mapping[str, _core.SeenTuple] = dataclasses.field(default_factory=dict)
-    lists: Mapping[str, _core.SeenTuple] = dataclasses.field(default_factory=dict)
-    """Statistics of the feature lists of SequenceExamples."""
+    found: Mapping[tuple[bool, str], _core.SeenTuple] = dataclasses.field(default_factory=dict)
+    """Statistics of each key: of a feature list of SequenceExamples (True), or another."""
     error: str = ""
     """Reason why no feature fits them; empty if there is none."""
 
@@ -304,26 +303,24 @@ class RecordCounts:
     def of(cls, survey: _core.Survey) -> RecordCounts:
         """Return the statistics of a survey."""
         try:
-            return cls(survey.records, survey.context(), survey.lists())
+            kinds = ((False, survey.context()), (True, survey.lists()))
         except UnicodeDecodeError as error:
             return cls(survey.records, error=f"the name of a feature is not valid UTF-8: {error}")
+        found = {(is_list, key): seen for is_list, each in kinds for key, seen in each.items()}
+        return cls(survey.records, found)
 
     @classmethod
     def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
         """Return the statistics of all records of consecutive parts."""
-        context: dict[str, _core.SeenTuple] = {}
-        lists: dict[str, _core.SeenTuple] = {}
+        found: dict[tuple[bool, str], _core.SeenTuple] = {}
         records, reason = 0, ""
         for part in parts:
             reason = reason or part.error
-            # A step without a list has no values. A key without a list does not count: its number
-            # of values is unknown.
-            for known, seen, first in ((context, part.context, 1), (lists, part.lists, 0)):
-                for key, each in seen.items():
-                    shifted = _shift(each, records)
-                    known[key] = _join(known[key], shifted, first) if key in known else shifted
+            for key, (present, by_kind, first, low, high) in part.found.items():
+                seen = present, by_kind, tuple(index + records for index in first), low, high
+                found[key] = _join(found[key], seen, key[0]) if key in found else seen
             records += part.records
-        return cls(records, context, lists, reason)
+        return cls(records, found, reason)
 
 
 def survey_kinds(surveys: Sequence[_core.Survey]) -> dict[str, Feature]:
@@ -333,61 +330,47 @@ def survey_kinds(surveys: Sequence[_core.Survey]) -> dict[str, Feature]:
 
 def record_kinds(counts: RecordCounts) -> dict[str, Feature]:
     """Return the features that fit all records, by key."""
-    records, context, lists = counts.records, counts.context, counts.lists
-    if records == 0:
+    if counts.records == 0:
         raise FeatureError("there are no records to infer features from", remedy="declare them")
     if counts.error:
         raise FeatureError(counts.error)
-    kinds: dict[str, Feature] = {}
-    for key, each in context.items():
-        dtype, (low, high), is_everywhere = _record_kind(key, each, records)
-        if dtype is None:
-            continue
-        if is_everywhere and low == high:
-            image = recorded_image(each[1]) if high == 1 else None
-            kinds[key] = image or Tensor(dtype, () if high == 1 else (high,))
-        else:
-            kinds[key] = Tensor(dtype, (None,), default=[])
-    for key, each in lists.items():
-        dtype, (low, high), _ = _record_kind(key, each, records)
-        if dtype is not None:
-            shape: Shape = (None,) if low != high else () if high == 1 else (high,)
-            kind = Steps(dtype, shape)
-            kinds[key] = kind if each[0] == records else dataclasses.replace(kind, default=[])
-    return kinds
+    features: dict[str, Feature] = {}
+    for (is_list, key), (present, by_kind, first, low, high) in sorted(
+        counts.found.items(), key=lambda item: item[0][0]
+    ):
+        kinds = [kind for kind in _DTYPES if by_kind[kind]]
+        if len(kinds) > 1:
+            a, b = kinds[:2]
+            raise FeatureError(
+                f"record {first[a]} has {_DTYPES[a]}, record {first[b]} has {_DTYPES[b]}; no "
+                "feature fits both",
+                feature=key,
+            )
+        shape: Shape = (None,) if low != high else () if high == 1 else (high,)
+        is_everywhere = present == counts.records
+        if kinds and is_list:
+            steps = Steps(_DTYPES[kinds[0]], shape)
+            features[key] = steps if is_everywhere else dataclasses.replace(steps, default=[])
+        elif kinds and is_everywhere and not by_kind[0] and low == high:
+            image = None if shape else recorded_image(by_kind)
+            features[key] = image or Tensor(_DTYPES[kinds[0]], shape)
+        elif kinds:
+            features[key] = Tensor(_DTYPES[kinds[0]], (None,), default=[])
+    return features
 
 
-def _shift(seen: _core.SeenTuple, before: int) -> _core.SeenTuple:
-    """Return the statistics with record indexes that count `before` earlier records."""
-    present, by_kind, first, low, high = seen
-    return present, by_kind, tuple(index + before for index in first), low, high
+def _join(a: _core.SeenTuple, b: _core.SeenTuple, is_list: bool) -> _core.SeenTuple:
+    """Combine the statistics of consecutive records.
 
-
-def _join(a: _core.SeenTuple, b: _core.SeenTuple, first_kind: int) -> _core.SeenTuple:
-    """Combine the statistics of consecutive records; kinds below `first_kind` have no values."""
+    A step without a list has no values. A key without a list does not count: its number of values
+    is unknown.
+    """
     by_kind = tuple(x + y for x, y in zip(a[1], b[1], strict=True))
     first = tuple(x if n else y for x, y, n in zip(a[2], b[2], a[1], strict=True))
-    counted = [each for each in (a, b) if any(each[1][first_kind:])]
+    counted = [each for each in (a, b) if any(each[1][not is_list :])]
     low = min((each[3] for each in counted), default=0)
     high = max((each[4] for each in counted), default=0)
     return a[0] + b[0], by_kind, first, low, high
-
-
-def _record_kind(
-    key: str, seen: _core.SeenTuple, records: int
-) -> tuple[str | None, tuple[int, int], bool]:
-    """Return the dtype, the range of the number of values, and whether every record has the key."""
-    present, by_kind, first, low, high = seen
-    kinds = [kind for kind in _DTYPES if by_kind[kind]]
-    if len(kinds) > 1:
-        a, b = kinds[:2]
-        raise FeatureError(
-            f"record {first[a]} has {_DTYPES[a]}, record {first[b]} has {_DTYPES[b]}; no feature "
-            "fits both",
-            feature=key,
-        )
-    is_everywhere = present == records and by_kind[0] == 0
-    return (_DTYPES[kinds[0]] if kinds else None), (low, high), is_everywhere
 
 
 def integer_range(features: Features, block: Block, name: str) -> tuple[int, int]:

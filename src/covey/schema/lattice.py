@@ -30,7 +30,14 @@ from covey import _core
 from covey.arrays import SparseArray
 from covey.errors import FeatureError, escape
 from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
-from covey.schema.columns import NUMBERS, STRINGS, Shape, as_array, inexact_integer, unify_shapes
+from covey.schema.columns import (
+    NUMBERS,
+    STRINGS,
+    Shape,
+    as_array,
+    inexact_integer,
+    unify_shapes,
+)
 from covey.schema.images import Image, is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.tensor import Tensor
 from covey.schema.types import ClassLabel, Feature, Ragged, Sparse
@@ -199,32 +206,28 @@ def look_at_array(array: NDArray[Any], example: int = 0) -> Seen:
 def look_at_column(column: Any) -> Seen | None:
     """Return the feature that fits all values of a column; None if each must be inspected."""
     if isinstance(column, np.ndarray) and column.dtype != object:
-        low, high = integer_limits(column)
-        feature = _tensor(dtype_of(column), column.shape[1:], is_array=True)
-        return Seen(feature, 0, len(column), low, high, is_array=True)
+        return _row_of(look_at_array(column), len(column))
     if not isinstance(column, list) or not column:
         return None
-    types: set[type] = set(map(type, column))
+    types = set(map(type, column))
     if types == {bytes}:
         return Seen(reduce(_unify_images, set(map(_feature_of_bytes, column))), 0, len(column))
-    level = column
-    while types == {list}:
-        level = list(itertools.chain.from_iterable(level))
-        types = set(map(type, level))
-    if level is column or not types or not types <= {bool, int, float}:
+    if types != {list}:
         return None
     try:
-        array = np.array(column)
-    except ValueError:  # lists of different lengths
+        seen = _look_at_list(column, 0)
+    except FeatureError:  # the error of a row names it
         return None
-    if array.dtype not in (np.bool_, np.int64, np.float64):
+    if seen.is_empty or not isinstance(seen.feature, Tensor):
         return None
-    dtype = "float32" if array.dtype == np.float64 else dtype_of(array)
-    # Beside floats, an integer that float32 does not hold makes the feature float64.
-    if dtype == "float32" and types != {float} and not (np.abs(array) <= _MAX_EXACT).all():
-        return None
-    low, high = integer_limits(array)
-    return Seen(_tensor(dtype, array.shape[1:]), 0, len(column), low, high)
+    return _row_of(seen, len(column))
+
+
+def _row_of(seen: Seen, rows: int) -> Seen:
+    """Return the feature of the rows of an array or a list."""
+    shape = seen.feature.shape[1:] if isinstance(seen.feature, Tensor) else ()
+    feature = _tensor(str(seen.dtype), shape, seen.is_array)
+    return dataclasses.replace(seen, feature=feature, count=rows)
 
 
 def _feature_of_bytes(data: bytes | bytearray | memoryview) -> Feature:
@@ -385,6 +388,9 @@ def extends(feature: Feature | None, base: Feature | None) -> bool:
     return feature.names[: len(base.names)] == base.names
 
 
+FLOATS = ("float16", "float32", "float64")
+
+
 class _ConflictError(Exception):
     """No feature fits both values: what differs, and the two."""
 
@@ -418,17 +424,10 @@ def _widen(a: Seen, b: Seen) -> Seen:
             raise _ConflictError("the type", _shown_type(a), _shown_type(b))
         if not isinstance(feature, Image):
             feature, is_array = _unify_lists(a, b)
-    is_same = feature == a.feature and a.is_empty == (a.is_empty and b.is_empty)
-    return Seen(
-        feature,
-        a.example if is_same else b.example,
-        a.count + b.count,
-        low,
-        high,
-        is_array,
-        a.is_empty and b.is_empty,
-        a.is_loaded or b.is_loaded,
-    )
+    is_empty = a.is_empty and b.is_empty
+    first = a if feature == a.feature and a.is_empty == is_empty else b
+    is_loaded, count = a.is_loaded or b.is_loaded, a.count + b.count
+    return Seen(feature, first.example, count, low, high, is_array, is_empty, is_loaded)
 
 
 def _unify_audio(a: Seen, b: Seen) -> Audio:
@@ -485,9 +484,6 @@ def _unify_lists(a: Seen, b: Seen) -> tuple[Feature, bool]:
         if shape.count(None) > 1 and not is_array:
             return Ragged(dtype, len(shape)), is_array  # Python lists
     return _tensor(dtype, shape, is_array), is_array
-
-
-FLOATS = ("float16", "float32", "float64")
 
 
 def _shape_of(feature: Feature) -> Shape:

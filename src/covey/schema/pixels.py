@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.arrays import StringArray
-from covey.errors import FeatureError, ImageSizeError, check
-from covey.schema.columns import Column, check_value_shape
+from covey.errors import FeatureError, ImageSizeError
+from covey.schema.columns import Column, check, check_value_shape
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
 from covey.schema.images import (
@@ -50,7 +51,6 @@ PixelShape = tuple[int, int, int]
 Fault = tuple[int, str, int, int, int, str]
 """Row, code, height, width, channels and message."""
 
-_check = functools.partial(check, error=FeatureError)
 # Formats that the native core decodes if it has the library, and their first bytes.
 _NATIVE = {"jpeg": ("libjpeg-turbo", b"\xff\xd8\xff"), "png": ("libpng", b"\x89PNG")}
 _RANGE = "(minimum, maximum), both above 0"
@@ -101,12 +101,12 @@ class ImageOptions:
             ("flip", isinstance(self.flip, bool), "True or False"),
             ("views", is_integer(self.views) and 1 <= self.views <= MAX_VIEWS, views),
         ):
-            _check(option, getattr(self, option), is_valid, allowed)
-        is_valid, reason = self.size is not None or self.crop == "squash", "a crop is resized"
-        _check("crop", self.crop, is_valid, allowed="'squash' without image_size=", reason=reason)
-        is_valid, reason = self.views == 1 or self.is_random, "all views would be the same"
-        allowed = "1 without crop='random' and flip=True"
-        _check("views", self.views, is_valid, allowed=allowed, reason=reason)
+            check(option, getattr(self, option), is_valid, allowed)
+        allowed, is_squash = "'squash' without image_size=", self.crop == "squash"
+        check("crop", self.crop, self.size or is_squash, allowed, reason="a crop is resized")
+        allowed, is_one = "1 without crop='random' and flip=True", self.views == 1
+        reason = "all views would be the same"
+        check("views", self.views, is_one or self.is_random, allowed, reason=reason)
 
     @property
     def size(self) -> Size | None:
@@ -141,7 +141,7 @@ def check_max_pixels(value: Any) -> int:
     """Return the limit, or the default one for None."""
     if value is None:
         return DEFAULT_MAX_PIXELS
-    _check("max_pixels", value, is_integer(value) and value >= 1, "an integer >= 1")
+    check("max_pixels", value, is_integer(value) and value >= 1, "an integer >= 1")
     return int(value)
 
 
@@ -157,7 +157,7 @@ def parse_size(size: Any) -> Size:
         f"an integer from 1 to {2**15 - 1} such as 224, or a pair (height, width) of them such as "
         "(224, 320)"
     )
-    _check("image_size", size, is_valid, allowed)
+    check("image_size", size, is_valid, allowed)
     return int(pair[0]), int(pair[1])
 
 
@@ -210,22 +210,18 @@ def _header_of(data: bytes) -> ImageHeader | None:
     return header
 
 
-@dataclass(slots=True)
-class _Located:
-    """Adds the feature, and the location of a record, to the errors of its image."""
-
-    name: str
-    locate: Locate | None
-    row: int
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, (MissingLibraryError, ImageSizeError)):  # not the fault of a record
-            error.feature = self.name
-        elif isinstance(error, FeatureError) and self.locate is not None:
-            raise self.locate(self.row).error(error, self.name) from None
+@contextmanager
+def _located(name: str, locate: Locate | None, row: int) -> Iterator[None]:
+    """Add the feature, and the location of a record, to the errors of its image."""
+    try:
+        yield
+    except (MissingLibraryError, ImageSizeError) as error:  # not the fault of a record
+        error.feature = name
+        raise
+    except FeatureError as error:
+        if locate is None:
+            raise
+        raise locate(row).error(error, name) from None
 
 
 # Decoding.
@@ -245,6 +241,7 @@ def count_native(encoded: StringArray) -> int:
     return sum(header is not None and header.format in formats for header in headers)
 
 
+@dataclass(frozen=True, eq=False)
 class ImageColumn:
     """Decodes the images of one feature to arrays of one shape.
 
@@ -256,31 +253,26 @@ class ImageColumn:
         max_pixels: Maximum number of pixels of an encoded image.
     """
 
-    def __init__(
-        self,
-        name: str,
-        feature: Image,
-        options: ImageOptions,
-        shape: PixelShape,
-        max_pixels: int = DEFAULT_MAX_PIXELS,
-    ) -> None:
-        self.name = name
-        self.shape = shape
-        self.dtype: np.dtype[Any] = np.dtype(feature.dtype)
-        self.views = options.views
-        self._feature = feature
-        self._max_pixels = max_pixels
-        height, width, _ = feature.shape
-        if options.size is None and shape[0] * shape[1] > max_pixels:
-            raise _too_large(*shape[:2], max_pixels)
+    name: str
+    feature: Image
+    options: ImageOptions
+    shape: PixelShape
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    spec: _core.ImageSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        feature, options, shape = self.feature, self.options, self.shape
+        if options.size is None and shape[0] * shape[1] > self.max_pixels:
+            raise _too_large(*shape[:2], self.max_pixels)
         if not 0 < min(shape) <= max(shape) <= MAX_SIDE:
             raise FeatureError(
                 f"the decoded image has {shape[0]:,} x {shape[1]:,} pixels; sides must be from 1 "
                 f"to {MAX_SIDE:,}",
-                feature=name,
+                feature=self.name,
                 remedy="pass image_size=",
             )
-        self.spec = _core.ImageSpec(
+        height, width, _ = feature.shape
+        spec = _core.ImageSpec(
             size=shape[:2],
             channels=shape[2],
             is_deep=feature.dtype == "uint16",
@@ -293,8 +285,14 @@ class ImageColumn:
             orient=feature.exif_orientation,
             views=options.views,
             required=(height or 0, width or 0),
-            max_pixels=max_pixels,
+            max_pixels=self.max_pixels,
         )
+        object.__setattr__(self, "spec", spec)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the pixels."""
+        return np.dtype(self.feature.dtype)
 
     def decode(
         self,
@@ -315,7 +313,7 @@ class ImageColumn:
         views, row = out, 0
         if views is None:
             shape = (len(encoded), *self.shape)
-            views = [np.empty(shape, self.dtype) for _ in range(self.views)]
+            views = [np.empty(shape, self.dtype) for _ in range(self.options.views)]
         while True:
             if native_formats():
                 fault = self.spec.decode(encoded.data, encoded.offsets, views, *key, row)
@@ -325,9 +323,9 @@ class ImageColumn:
                 return views
             row = fault[0]
             data = bytes(encoded[row])
-            with _Located(self.name, locate, row):
+            with _located(self.name, locate, row):
                 if fault[1] == "unsupported":
-                    pixels = _decode_with_pillow(self._feature, data, self._max_pixels)
+                    pixels = _decode_with_pillow(self.feature, data, self.max_pixels)
                     height, width, channels = pixels.shape
                     if channels == self.shape[2]:
                         seed, batch, first = key
@@ -344,11 +342,11 @@ class ImageColumn:
         """Raise the error for an image that cannot be decoded."""
         _, code, height, width, channels, message = fault
         if code == "too_large":
-            raise _too_large(height, width, self._max_pixels)
+            raise _too_large(height, width, self.max_pixels)
         if code == "scans":
-            _check_scans(data, height, width, self._max_pixels)
+            _check_scans(data, height, width, self.max_pixels)
         if code == "size":
-            check_value_shape((height, width, self.shape[2]), self._feature.shape)
+            check_value_shape((height, width, self.shape[2]), self.feature.shape)
             raise different_sizes({self.shape[:2], (height, width)})
         if code == "channels":
             expected = self.shape[2]
@@ -390,7 +388,7 @@ def locate_shape(
     name: str, feature: Image, encoded: StringArray, row: int, locate: Locate, max_pixels: int
 ) -> PixelShape:
     """Return the shape of a decoded image, as `find_shape`; errors name its record."""
-    with _Located(name, locate, row):
+    with _located(name, locate, row):
         shape = find_shape(feature, bytes(encoded[row]), max_pixels)
         check_value_shape(shape, feature.shape)
     return shape
@@ -445,7 +443,7 @@ def decode_each(
     seed, batch, first = key
     for row in range(len(encoded)):
         shape = locate_shape(name, feature, encoded, row, locate, max_pixels)
-        with _Located(name, locate, row):
+        with _located(name, locate, row):
             column = ImageColumn(name, feature, options, shape, max_pixels)
             found = column.decode(encoded[row : row + 1], None, (seed, batch, first + row))
         for view, pixels in zip(views, found, strict=True):
@@ -476,7 +474,7 @@ def decode_images(
         rows = range(len(encoded))
         shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
         if len(shapes) == 1:
-            with _Located(name, locate, 0):
+            with _located(name, locate, 0):
                 column = ImageColumn(name, feature, _AS_STORED, shapes.pop(), max_pixels)
             flat[name] = column.decode(encoded, locate)[0]
         elif shapes:

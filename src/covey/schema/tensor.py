@@ -16,13 +16,7 @@ any numbers        one byte string, zlib       its compressed size, with ``encod
 =================  ==========================  ==================================================
 
 Raw arrays are little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encoding="bytes"``
-read them. Three more encodings store strings that the native codec does not interpret:
-
-==============  ================================================================================
-``zlib``        one string, compressed
-``bytes_each``  one string per item along the first dimension: a ``Sequence`` of TFDS
-``zlib_each``   the same, each string compressed
-==============  ================================================================================
+read them.
 """
 
 from __future__ import annotations
@@ -43,12 +37,14 @@ from covey.schema.columns import (
     Column,
     Layout,
     Shape,
+    check,
     check_shape,
     parse_dtype,
+    splits_of,
 )
-from covey.schema.types import REQUIRED, Feature, InconsistentColumnsError, check_empty, row_at
+from covey.schema.types import REQUIRED, Feature, check_empty, check_rows
 
-_PACKED = ("zlib", "bytes_each", "zlib_each")
+_ENCODINGS = ("list", "bytes", "zlib")
 
 
 @dataclass(frozen=True)
@@ -62,8 +58,7 @@ class Tensor(Feature):
             values; several require ``encoding="bytes"`` or ``"zlib"``, which store the shape.
         encoding: ``"list"`` stores the numbers as a list, ``"bytes"`` as one raw byte string (fast
             and compact for arrays of small types; the default of float64), ``"zlib"`` as a
-            compressed byte string. ``"bytes_each"`` and ``"zlib_each"`` store one string per item
-            along the first dimension, as TFDS does in sequences.
+            compressed byte string.
         default: Value of examples that lack the feature. Without it the feature is required.
 
     >>> Tensor("float32", (3,))
@@ -73,39 +68,26 @@ class Tensor(Feature):
     dtype: str
     shape: Shape = ()
     _: KW_ONLY
-    encoding: Literal["list", "bytes", "zlib", "bytes_each", "zlib_each"] | None = None
+    encoding: Literal["list", "bytes", "zlib"] | None = None
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         dtype = parse_dtype(self.dtype)
         shape = check_shape(self.shape, dtype)
         encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
-        if encoding not in ("list", "bytes", *_PACKED):
-            raise FeatureError(
-                option="encoding", found=encoding, choices=("list", "bytes", *_PACKED)
-            )
-        if dtype in STRINGS and encoding != "list":
-            raise FeatureError(option="encoding", found=encoding, allowed=f"'list' for {dtype}")
+        check("encoding", encoding, encoding in _ENCODINGS, _ENCODINGS)
+        is_valid = dtype not in STRINGS or encoding == "list"
+        check("encoding", encoding, is_valid, f"'list' for {dtype}")
         if shape.count(None) > 1 and encoding == "list":
             raise FeatureError(
                 f"shape {shape} has {shape.count(None)} unknown dimensions, which a list cannot "
                 "restore; use encoding='bytes', or Ragged for nested lists"
             )
-        if encoding.endswith("_each") and (not shape or None in shape[1:]):
-            raise FeatureError(
-                option="shape",
-                found=shape,
-                allowed="of at least one dimension, of which only the first may be None, for "
-                f"encoding={encoding!r}",
-            )
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "encoding", encoding)
+        self._set(dtype=dtype, shape=shape, encoding=encoding)
         if self.default is not REQUIRED:
             Column("default", dtype, shape).coerce(self.default)  # raises if it is invalid
             given = self.default
-            frozen = _freeze(given.tolist() if hasattr(given, "tolist") else given)
-            object.__setattr__(self, "default", frozen)
+            self._set(default=_freeze(given.tolist() if hasattr(given, "tolist") else given))
 
     def __repr__(self) -> str:
         default = "" if self.default is REQUIRED else f", default={self.default!r}"
@@ -119,7 +101,7 @@ class Tensor(Feature):
 
     @property
     def is_plain(self) -> bool:
-        return not self._has_shape and not self._is_packed
+        return not self._has_shape and self.encoding != "zlib"
 
     @property
     def is_direct(self) -> bool:
@@ -128,10 +110,6 @@ class Tensor(Feature):
     @property
     def _has_shape(self) -> bool:
         return self.shape.count(None) > 1
-
-    @property
-    def _is_packed(self) -> bool:
-        return self.encoding in _PACKED
 
     def columns(self, name: str) -> tuple[Column, ...]:
         if self._has_shape:
@@ -143,76 +121,52 @@ class Tensor(Feature):
             return (shape, self._column(f"{name}/value"))
         if self.default is REQUIRED:
             return (self._column(name),)
-        plain = Column(name, self.dtype, self.shape).coerce(self.default)
-        if self._is_packed:
-            return (self._column(name, _pack(plain, str(self.encoding))),)
-        return (self._column(name, [plain] if isinstance(plain, bytes) else plain),)
+        value = self._stored(Column(name, self.dtype, self.shape).coerce(self.default))
+        return (self._column(name, [value] if isinstance(value, bytes) else value),)
 
     def _column(self, key: str, default: Any = None) -> Column:
         """Return the column of the values, which is optional if there is a default."""
-        dtype, shape = self.dtype, self.shape
-        if self._is_packed:
-            dtype, shape = "bytes", shape[:1] if str(self.encoding).endswith("_each") else ()
+        dtype, shape = ("bytes", ()) if self.encoding == "zlib" else (self.dtype, self.shape)
         layout: Layout = "variable" if None in shape else "fixed"
         return Column(key, dtype, shape, self.encoding == "bytes", layout, default is None, default)
+
+    def _stored(self, array: Any) -> Any:
+        return zlib.compress(array.tobytes()) if self.encoding == "zlib" else array
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         if self.is_plain:
             return [value]
         array = Column("value", self.dtype, self.shape).coerce(value)
-        stored: Any = array
-        if self._is_packed:
-            strings = _pack(array, str(self.encoding))
-            stored = strings if columns[-1].shape else strings[0]
-        return [np.array(array.shape, np.int32), stored] if self._has_shape else [stored]
+        shape = [np.array(array.shape, np.int32)] if self._has_shape else []
+        return [*shape, self._stored(array)]
 
-    def split_batch(
-        self, batch: Any, rows: int, columns: Sequence[Column]
-    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        if self.is_plain:
-            return [columns[0].coerce_batch(batch, rows)]
-        return super().split_batch(batch, rows, columns)
-
-    def _unpack(self, stored: StringArray | RaggedArray) -> Any:
-        """Return the values of packed strings, which may come from an untrusted file."""
-        encoding = str(self.encoding)
-        shape = self.shape[1:] if encoding.endswith("_each") else self.shape
-        is_known = None not in shape
+    def _inflate(self, stored: StringArray) -> Any:
+        """Return the values of compressed strings, which may come from an untrusted file."""
+        shape, is_known = self.shape, None not in self.shape
         item = Column("", self.dtype, shape, raw=True, layout="fixed" if is_known else "variable")
         size = item.count * item.numpy_dtype.itemsize
-        strings: StringArray = stored.values if isinstance(stored, RaggedArray) else stored
-        if encoding.startswith("zlib"):
-            memory, sizes = _inflate_all(strings, size if is_known else MAX_EXAMPLE_BYTES)
-        else:
-            offsets = strings.offsets
-            memory, sizes = strings.data[int(offsets[0]) : int(offsets[-1])], np.diff(offsets)
+        memory, sizes = _inflate_all(stored, size if is_known else MAX_EXAMPLE_BYTES)
         wrong = sizes != size if is_known else (sizes < 0) | (sizes % size != 0)
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            found = (
-                f"{sizes[first]} bytes" if sizes[first] >= 0 else "invalid or too much zlib data"
-            )
+
+        def reason(row: int) -> str:
+            found = f"{sizes[row]} bytes" if sizes[row] >= 0 else "invalid or too much zlib data"
             expected = f"{size} bytes{'' if is_known else ' or a multiple'}"
-            raise InconsistentColumnsError(
-                row_at(stored, first),
-                f"a string has {found}, expected {expected} for {self.dtype} {shape}",
-            )
+            return f"a string has {found}, expected {expected} for {self.dtype} {shape}"
+
+        check_rows(wrong, reason)
         if not is_known:
-            splits = np.zeros(len(sizes) + 1, np.int64)
-            np.cumsum(sizes // item.numpy_dtype.itemsize, out=splits[1:])
+            splits = splits_of(sizes // item.numpy_dtype.itemsize)
             return item.wrap((memory, splits, splits, splits), len(sizes))
-        values = memory.view(item.numpy_dtype)
-        lengths = tuple(length or 0 for length in shape)
-        if isinstance(stored, RaggedArray):
-            return RaggedArray(values.reshape(len(sizes), *lengths), stored.row_splits)
-        return values.reshape(*stored.shape, *lengths)
+        return memory.view(item.numpy_dtype).reshape(len(sizes), *(n or 0 for n in shape))
 
     def join(self, parts: list[Any]) -> Any:
         *shape, values = parts
-        if self._is_packed:
-            values = self._unpack(values)
+        if self.encoding == "zlib":
+            values = self._inflate(values)
         if self.dtype == "bool" and self.encoding != "list":
-            _check_bools(values)
+            memory = values.values if isinstance(values, RaggedArray) else values
+            reason = "a bool is stored as a byte other than 0 and 1"
+            check_rows(memory.view(np.uint8).ravel() > 1, reason, values)
         if not shape:
             return values
         (shapes,) = shape
@@ -221,34 +175,19 @@ class Tensor(Feature):
         fits = (shapes >= 0).all(axis=1) & (sizes == values.row_lengths)
         for axis, size in enumerate(self.shape):
             fits &= size is None or shapes[:, axis] == size
-        if not fits.all():
-            row = int(np.argmin(fits))
-            raise InconsistentColumnsError(
-                row,
-                f"the stored shape {tuple(shapes[row].tolist())} does not match {self.shape} with "
-                f"{int(values.row_lengths[row])} values",
-            )
+        check_rows(
+            ~fits,
+            lambda row: (
+                f"the stored shape {tuple(shapes[row].tolist())} does not match "
+                f"{self.shape} with {int(values.row_lengths[row])} values"
+            ),
+        )
         return RaggedArray(values.values, values.row_splits, shapes.astype(np.int64))
-
-
-def _check_bools(column: Any) -> None:
-    """Check that raw bools are stored as the bytes 0 and 1."""
-    memory = (column.values if isinstance(column, RaggedArray) else column).view(np.uint8)
-    wrong = memory > 1
-    if wrong.any():
-        row = row_at(column, int(np.argmax(wrong)))
-        raise InconsistentColumnsError(row, "a bool is stored as a byte other than 0 and 1")
 
 
 def _freeze(value: Any) -> Any:
     """Convert lists to tuples, which are hashable."""
     return tuple(_freeze(each) for each in value) if isinstance(value, (list, tuple)) else value
-
-
-def _pack(array: NDArray[Any], encoding: str) -> list[bytes]:
-    """Return the strings that an array is stored as."""
-    items = [item.tobytes() for item in (array if encoding.endswith("_each") else [array])]
-    return [zlib.compress(item) for item in items] if encoding.startswith("zlib") else items
 
 
 def _inflate_all(strings: StringArray, limit: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -291,12 +230,10 @@ class Steps(Feature):
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
-        shape = check_shape(self.shape, self.dtype)
-        if None in shape and shape != (None,):
-            raise FeatureError(option="shape", found=shape, allowed="known, or (None,)")
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "default", check_empty(self.default))
+        dtype = parse_dtype(self.dtype)
+        shape = check_shape(self.shape, dtype)
+        check("shape", shape, None not in shape or shape == (None,), "known, or (None,)")
+        self._set(dtype=dtype, shape=shape, default=check_empty(self.default))
 
     def columns(self, name: str) -> tuple[Column, ...]:
         required = self.default is REQUIRED

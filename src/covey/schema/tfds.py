@@ -32,6 +32,7 @@ TFDS                                covey
 ``Sequence``, ``Dataset``           a first dimension; nested ones ``Ragged``; of a dict, a dict
 classes in them                     int64
 images in them, ``Video``           encoded images, as byte strings
+raw numbers in them                 byte strings, compressed or not
 ``LabeledImage``                    ``Image``; the names for its pixels are dropped
 ``Audio(lazy_decode=True)``         the encoded file, as a byte string
 ``Audio`` in a sequence, or of      a tensor, without the sampling rate
@@ -154,45 +155,44 @@ def _node_of(feature: Feature) -> dict[str, Any]:
             return _node("ClassLabel", {"numClasses": str(count)} if count else {})
         case Image():
             return _tensor_node("bytes", optional=True) if optional else _node_of_image(feature)
-        case Ragged("float64"):
-            flat, *lengths = (each.key.partition("/")[2] for each in feature.columns("x"))
-            counts = dict.fromkeys(lengths, _sequence_node(_tensor_node("int64")))
-            return _dict_node({flat: _tensor_node("bytes"), **counts})
-        case Ragged(dtype, depth, shape):
+        case Ragged(dtype, depth, shape) if dtype != "float64":
             is_text = (dtype, shape) == ("str", ())
             node = _node("Text", {}) if is_text else _tensor_node(dtype, shape)
             for _ in range(depth):
                 node = _sequence_node(node)
             return node
-        case Sparse():
-            parts = {each.key.partition("/")[2]: each.dtype for each in feature.columns("x")}
-            nodes = (_sequence_node(_tensor_node(dtype)) for dtype in parts.values())
-            return _dict_node(dict(zip(parts, nodes, strict=True)))
+        case Ragged() | Sparse():
+            return _node_of_columns(feature)
     raise FeatureError(f"a {type(feature).__name__} has no equivalent in TFDS")
 
 
+def _node_of_columns(feature: Feature) -> dict[str, Any]:
+    """Return a dict of the lists that a feature is stored as."""
+    nodes = {}
+    for column in feature.columns("x"):
+        if column.raw:
+            node = _tensor_node("bytes")
+        elif column.layout == "variable":
+            node = _sequence_node(_tensor_node(column.dtype))
+        else:
+            node = _tensor_node(column.dtype, column.shape)
+        nodes[column.key.partition("/")[2]] = node
+    return _dict_node(nodes)
+
+
 def _node_of_tensor(feature: Tensor, optional: bool) -> dict[str, Any]:
-    dtype, shape = feature.dtype, feature.shape
-    if feature.encoding != "list":
-        return _node_of_memory(feature, optional)
+    dtype, shape, encoding = feature.dtype, feature.shape, str(feature.encoding)
+    if encoding != "list":
+        if dtype != "uint32" and not optional:
+            return _tensor_node(dtype, shape, encoding=encoding)
+        if shape.count(None) > 1:
+            return _node_of_columns(feature)
+        return _tensor_node("bytes", optional=optional)
     optional = optional and None not in shape
     if dtype == "str" and not optional and len(shape) < 2:
         text = _node("Text", {})
         return _sequence_node(text, shape[0]) if shape else text
     return _tensor_node(dtype, shape, optional=optional)
-
-
-def _node_of_memory(feature: Tensor, optional: bool) -> dict[str, Any]:
-    dtype, shape, encoding = feature.dtype, feature.shape, str(feature.encoding)
-    count = shape[:1] if encoding.endswith("_each") else ()
-    if dtype != "uint32" and not optional:
-        inner = _tensor_node(dtype, shape[len(count) :], encoding=encoding.removesuffix("_each"))
-        return _sequence_node(inner, *count) if count else inner
-    if shape.count(None) > 1:
-        return _dict_node(
-            {"shape": _tensor_node("int32", (len(shape),)), "value": _tensor_node("bytes")}
-        )
-    return _tensor_node("bytes", count, optional=optional and None not in count)
 
 
 def _node_of_audio(feature: Audio) -> dict[str, Any]:
@@ -384,11 +384,13 @@ class _Reader:
             # TFDS stores float64 as float32, which does not have the lowest float64.
             default = _lowest(dtype, shape, -math.inf if dtype == "float64" else None)
             return Tensor(dtype, shape, encoding="list", default=default)
-        if lengths and (len(lengths) > 1 or unknown):
+        if unknown > 1 and lengths:
             raise _UnknownStorageError
+        if lengths:  # one string for each array
+            return _values("bytes", (), lengths)
         default = _lowest(dtype, shape) if is_optional else REQUIRED
-        each: Any = f"{encoding}_each" if lengths else encoding
-        return Tensor(dtype, (*lengths, *shape), encoding=each, default=default)
+        stored: Any = encoding
+        return Tensor(dtype, shape, encoding=stored, default=default)
 
     def audio(self, content: Mapping[str, Any], path: Path, lengths: Shape) -> Any:
         if content.get("lazyDecode"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,9 +24,11 @@ from covey.schema.columns import (
     Column,
     Shape,
     as_array,
+    check,
     check_shape,
     check_value_shape,
     parse_dtype,
+    splits_of,
 )
 
 
@@ -49,6 +51,30 @@ class InconsistentColumnsError(FeatureError):
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason, row=row)
+
+
+def check_rows(
+    wrong: NDArray[np.bool_], reason: str | Callable[[int], str], column: Any = None
+) -> None:
+    """Raise InconsistentColumnsError if a value of a column is wrong.
+
+    Args:
+        wrong: Whether each value is wrong.
+        reason: The reason, or a function that returns it for the index of the first wrong value.
+        column: The column (default: one value per row).
+    """
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        row = first if column is None else _row_at(column, first)
+        raise InconsistentColumnsError(row, reason if isinstance(reason, str) else reason(first))
+
+
+def _row_at(column: Any, index: int) -> int:
+    """Return the row of the value at a flat index of a column."""
+    if isinstance(column, RaggedArray):
+        item = _row_at(column.values, index)
+        return int(np.searchsorted(column.row_splits, item, side="right")) - 1
+    return index // max(1, int(np.prod(column.shape[1:], dtype=np.int64)))
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,11 @@ class Feature:
         """Return the value of an example that lacks the feature; REQUIRED if there is none."""
         return getattr(self, "default", REQUIRED)
 
+    def _set(self, **fields: Any) -> None:
+        """Set fields in a constructor."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         """Split a value into its columns; None for an absent column."""
         return [value]
@@ -91,9 +122,8 @@ class Feature:
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
         """Split a batch of values into the (values, row splits) of its columns."""
-        if len(columns) == 1:
-            parts = [part for value in batch for part in self.split(value, columns)]
-            return [columns[0].coerce_batch(parts, rows)]
+        if self.is_plain:
+            return [columns[0].coerce_batch(batch, rows)]
         table = [self.split(value, columns) for value in batch]
         return [
             column.coerce_batch([row[i] for row in table], rows) for i, column in enumerate(columns)
@@ -129,29 +159,23 @@ class ClassLabel(Feature):
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
+        count: Any = self.num_classes
         if self.names is not None:
             given: Any = self.names
             names = tuple(given)
-            kinds = set(map(type, names))  # of a million names, one
-            if isinstance(given, str) or not all(issubclass(each, str) for each in kinds):
-                raise FeatureError(option="names", found=given, allowed="a list of strings")
+            is_strings = all(issubclass(each, str) for each in set(map(type, names)))
+            check("names", given, is_strings and not isinstance(given, str), "a list of strings")
             if len(set(names)) != len(names):
                 (twice, _), *_ = Counter(names).most_common(1)
                 raise FeatureError(f"the name {twice!r} occurs twice", option="names")
-            if self.num_classes not in (None, len(names)):
-                raise FeatureError(
-                    option="num_classes",
-                    found=self.num_classes,
-                    allowed=f"{len(names)}, the number of names",
-                )
-            object.__setattr__(self, "names", names)
-            object.__setattr__(self, "num_classes", len(names))
-        elif self.num_classes is not None:
-            count: Any = self.num_classes
-            if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
-                raise FeatureError(option="num_classes", found=count, allowed="an integer >= 0")
+            allowed = f"{len(names)}, the number of names"
+            check("num_classes", count, count in (None, len(names)), allowed)
+            self._set(names=names, num_classes=len(names))
+        elif count is not None:
+            is_valid = isinstance(count, (int, np.integer)) and 0 <= count < 2**62
+            check("num_classes", count, is_valid, "an integer >= 0")
         if self.default is not REQUIRED:
-            object.__setattr__(self, "default", int(self._column("default").coerce(self.default)))
+            self._set(default=int(self._column("default").coerce(self.default)))
 
     def __repr__(self) -> str:
         parts = [] if self.num_classes is None else [f"num_classes={self.num_classes}"]
@@ -201,25 +225,14 @@ class ClassLabel(Feature):
             return (self._column(name),)
         return (self._column(name, np.array(self.default, np.int64)),)
 
-    def split_batch(
-        self, batch: Any, rows: int, columns: Sequence[Column]
-    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        (column,) = columns
-        if getattr(getattr(batch, "dtype", None), "kind", "O") not in "biuf":
-            values = batch.tolist() if hasattr(batch, "tolist") else list(batch)
-            if any(isinstance(value, str) for value in values):
-                batch = np.array([column.coerce(value) for value in values], np.int64)
-        return [column.coerce_batch(batch, rows)]
-
     def join(self, parts: list[Any]) -> Any:
         (labels,) = parts
         if self.num_classes is not None:
-            outside = (labels < -1) | (labels >= self.num_classes)
-            if outside.any():
-                row = int(np.argmax(outside))
-                raise InconsistentColumnsError(
-                    row, f"the class is {labels[row]}; must be from -1 to {self.num_classes - 1}"
-                )
+            last = self.num_classes - 1
+            check_rows(
+                (labels < -1) | (labels > last),
+                lambda row: f"the class is {labels[row]}; must be from -1 to {last}",
+            )
         return labels
 
 
@@ -239,8 +252,7 @@ def check_empty(default: Any) -> Any:
     """Check a default that can only be empty."""
     if default is REQUIRED:
         return REQUIRED
-    if not hasattr(default, "__len__") or len(default):
-        raise FeatureError(option="default", found=default, allowed="[]")
+    check("default", default, hasattr(default, "__len__") and not len(default), "[]")
     return ()
 
 
@@ -251,14 +263,6 @@ def _list_column(key: str, dtype: str, required: bool, shape: Shape = ()) -> Col
         return column
     empty: Any = [] if column.is_string else np.zeros(0, column.numpy_dtype)
     return dataclasses.replace(column, required=False, default=empty)
-
-
-def row_at(column: Any, index: int) -> int:
-    """Return the row of the value at a flat index of a column."""
-    if isinstance(column, RaggedArray):
-        item = row_at(column.values, index)
-        return int(np.searchsorted(column.row_splits, item, side="right")) - 1
-    return index // max(1, int(np.prod(column.shape[1:], dtype=np.int64)))
 
 
 @dataclass(frozen=True)
@@ -285,19 +289,12 @@ class Ragged(Feature):
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
-        shape = check_shape(self.shape, self.dtype)
-        if not all(shape):
-            raise FeatureError(option="shape", found=shape, allowed="a tuple of integers >= 1")
-        if not 2 <= self.depth <= 16:
-            raise FeatureError(
-                option="depth",
-                found=self.depth,
-                allowed="from 2 to 16",
-                remedy="for one level of lists use Tensor with the shape (None,)",
-            )
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "default", check_empty(self.default))
+        dtype = parse_dtype(self.dtype)
+        shape = check_shape(self.shape, dtype)
+        check("shape", shape, all(shape), "a tuple of integers >= 1")
+        remedy = "for one level of lists use Tensor with the shape (None,)"
+        check("depth", self.depth, 2 <= self.depth <= 16, "from 2 to 16", remedy=remedy)
+        self._set(dtype=dtype, shape=shape, default=check_empty(self.default))
 
     def columns(self, name: str) -> tuple[Column, ...]:
         required = self.default is REQUIRED
@@ -336,16 +333,11 @@ class Ragged(Feature):
         for level in reversed(parts[1:]):
             counts = level.values
             # Lengths come from a file: they must not be negative, nor so large that sums overflow.
-            wild = (counts < 0) | (counts > ends[-1])
-            if wild.any():
-                row = row_at(level, int(np.argmax(wild)))
-                raise InconsistentColumnsError(row, "a ragged length is invalid")
-            inner = np.zeros(len(counts) + 1, np.int64)
-            np.cumsum(counts, out=inner[1:])
-            apart = inner[level.row_splits] != ends
-            if apart.any():
-                row = max(0, int(np.argmax(apart)) - 1)
-                raise InconsistentColumnsError(row, "ragged lengths do not add up to the values")
+            wrong = (counts < 0) | (counts > ends[-1])
+            check_rows(wrong, "a ragged length is invalid", level)
+            inner = splits_of(counts)
+            wrong = (inner[level.row_splits] != ends)[1:]
+            check_rows(wrong, "ragged lengths do not add up to the values")
             nested, ends = RaggedArray(nested, inner), level.row_splits
         return RaggedArray(nested, ends)
 
@@ -370,15 +362,12 @@ class Sparse(Feature):
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
-        if self.dtype in (*STRINGS, "float64"):
-            raise FeatureError(option="dtype", found=self.dtype, allowed="a number, not float64")
-        shape = tuple(self.shape)
+        dtype, shape = parse_dtype(self.dtype), tuple(self.shape)
+        check("dtype", dtype, dtype not in (*STRINGS, "float64"), "a number, not float64")
         # Only the values that are not zero are stored, so the dense size is not limited.
-        if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
-            raise FeatureError(option="shape", found=shape, allowed="a tuple of integers >= 1")
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "default", check_empty(self.default))
+        is_valid = shape and all(isinstance(n, int) and 0 < n < 2**62 for n in shape)
+        check("shape", shape, is_valid, "a tuple of integers >= 1")
+        self._set(dtype=dtype, shape=shape, default=check_empty(self.default))
 
     def filler(self) -> Any:
         return REQUIRED if self.default is REQUIRED else ((), ())
@@ -438,16 +427,8 @@ class Sparse(Feature):
     def join(self, parts: list[Any]) -> Any:
         values, *indices = parts
         for axis, size in zip(indices, self._sizes, strict=True):
-            apart = axis.row_splits != values.row_splits
-            if apart.any():
-                row = max(0, int(np.argmax(apart)) - 1)
-                raise InconsistentColumnsError(
-                    row, "the sparse indices and values differ in number"
-                )
-            outside = (axis.values < 0) | (axis.values >= size)
-            if outside.any():
-                row = row_at(axis, int(np.argmax(outside)))
-                raise InconsistentColumnsError(
-                    row, f"a sparse index is outside the shape {self.shape}"
-                )
+            wrong = (axis.row_splits != values.row_splits)[1:]
+            check_rows(wrong, "the sparse indices and values differ in number")
+            wrong = (axis.values < 0) | (axis.values >= size)
+            check_rows(wrong, f"a sparse index is outside the shape {self.shape}", axis)
         return SparseBatch(tuple(indices), values, self._sizes)
