@@ -12,9 +12,9 @@ from schemas import datasets, mixtures, plain, same
 from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import ExampleError, FeatureError
-from covey.schema.infer import Inference, feature_of, integer_range, unify
+from covey.schema.infer import Inference, integer_range
 from covey.schema.lattice import join_ranges
-from covey.schema.merge import unify as unify_schemas
+from covey.schema.merge import unify
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
 
@@ -106,30 +106,6 @@ def test_infer(values, expected):
         features.encode({"x": value})
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([1, 0.1], Tensor("float32")),
-        ([1, 1 / 3], Tensor("float64")),
-        (["a", b"b"], Tensor("bytes")),
-        ([[1, 2], [0.5]], Tensor("float32", (None,))),
-        ([[[1], [2, 3]], [[0.5]]], Ragged("float32")),
-        ([np.zeros((2, 3), np.uint8), np.ones((4, 5), np.uint8)], None),
-        ([1, "a"], FeatureError),
-        ([[1], 2], FeatureError),
-    ],
-)
-def test_unify_is_the_inference_of_two_values(values, expected):
-    features = map(feature_of, values)
-    if expected is FeatureError:
-        with pytest.raises(FeatureError, match="no feature fits both"):
-            unify(*features)
-    else:
-        assert unify(*features) == infer(*values) == (expected or infer(*values))
-    label, more = ClassLabel(["owl"]), ClassLabel(["owl", "wren"])
-    assert unify(label, more) == unify(more, label) == more
-
-
 def test_rules_of_columns_images_defaults_and_schemas():
     """Each of them has a path of its own through the lattice."""
     columns = Features.infer_columns({"x": [[16777217, 1], [0.5, 1]]})
@@ -139,9 +115,9 @@ def test_rules_of_columns_images_defaults_and_schemas():
     found = Features.infer([{"x": np.float32(0.1)}, {}], defaults={"x": 0.5})
     assert found["x"] == Tensor("float32", default=0.5)
     schemas = Features({"x": "int64"}), Features({"x": ClassLabel(["owl"])})
-    assert unify_schemas(*schemas, allow_missing=True) == schemas[1]
+    assert unify(*schemas, allow_missing=True) == schemas[1]
     with pytest.raises(FeatureError, match="in one schema"):
-        unify_schemas(*schemas)
+        unify(*schemas)
 
 
 @pytest.mark.parametrize(

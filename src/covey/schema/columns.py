@@ -5,7 +5,6 @@ Each feature of a schema is stored in one or more columns; the native codec has 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +26,16 @@ NUMBERS = (*_INTEGERS, "bool", "float16", "float32", "float64")
 STRINGS = ("str", "bytes")
 DTYPES = (*NUMBERS, *STRINGS)
 
-check = functools.partial(errors.check, error=FeatureError)
+
+def check(option: str, value: Any, ok: object, allowed: str | Sequence[str], **fields: str) -> None:
+    """Raise FeatureError unless an argument of a feature is valid."""
+    if not ok:
+        errors.check(option, value, False, allowed, error=FeatureError, **fields)
+
 
 # The largest message that protobuf can read, hence the largest value of an example.
 MAX_EXAMPLE_BYTES = 1 << 31
+_SIZES = f"a tuple of integers from 0 to {MAX_EXAMPLE_BYTES} and None"
 
 
 def parse_dtype(dtype: Any) -> str:
@@ -412,13 +417,12 @@ def unify_shapes(a: Shape, b: Shape) -> Shape:
 def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:
     """Check the shape of a schema, which may come from an untrusted file."""
     found = tuple(shape)
-    for size in found:
-        is_valid = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
-        check("shape", found, size is None or is_valid, "a tuple of integers and None")
-        is_valid = size is None or 0 <= size <= MAX_EXAMPLE_BYTES
-        allowed = f"a tuple of integers from 0 to {MAX_EXAMPLE_BYTES} and None"
-        check("shape", found, is_valid, allowed)
+    types = {type(size) for size in found if size is not None}
+    is_valid = all(issubclass(each, (int, np.integer)) and each is not bool for each in types)
+    check("shape", found, is_valid, "a tuple of integers and None")
     checked = tuple(None if size is None else int(size) for size in found)
+    is_valid = all(size is None or 0 <= size <= MAX_EXAMPLE_BYTES for size in checked)
+    check("shape", found, is_valid, _SIZES)
     if len(checked) > 32:
         raise FeatureError(f"the shape has {len(checked)} dimensions; must have at most 32")
     if None in checked and 0 in checked:

@@ -210,8 +210,8 @@ class Features(Mapping[str, Feature]):
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return flat values nested like the declared features."""
-        if not self._parents:
-            return dict(values)
+        if not self._parents and isinstance(values, dict):
+            return values
         return nest({self._paths[name]: value for name, value in values.items()})
 
     def flatten(self, values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -21,11 +21,9 @@ from covey.schema.images import recorded_image
 from covey.schema.lattice import (
     DECIMAL,
     Seen,
-    feature_of,
     integer_limits,
     look_at,
     look_at_column,
-    unify,
     widen,
 )
 from covey.schema.tensor import Steps, Tensor
@@ -34,8 +32,6 @@ from covey.tfrecord import Block
 
 if TYPE_CHECKING:
     from covey.schema.features import Features
-
-__all__ = ["Inference", "feature_of", "unify"]
 
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
 

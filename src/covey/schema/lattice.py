@@ -48,6 +48,7 @@ _RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
 _MAX_EXACT = 1 << 24
 MAX_EXACT_FLOAT64 = 1 << 53
 _MAX_LIST_DEPTH = 16
+_PYTHON_NUMBERS = {bool, int, float}
 
 DECIMAL = Tensor("float64", encoding="list")
 """Feature of Python floats that are the same in float32, until all values are known."""
@@ -153,18 +154,6 @@ def count_rounded(values: Any) -> tuple[int, int]:
 # The feature of values.
 
 
-def feature_of(value: Any) -> Feature:
-    """Return the feature that is inferred from a value.
-
-    >>> feature_of(0.1)
-    Tensor(dtype='float32', shape=(), encoding='list')
-
-    Raises:
-        FeatureError: If no feature holds it.
-    """
-    return look_at(value).feature
-
-
 def look_at(value: Any, example: int = 0) -> Seen:
     """Return the feature of a value of the example at this position."""
     if isinstance(value, SparseArray):
@@ -255,13 +244,15 @@ def _look_at_list(value: list[Any] | tuple[Any, ...], example: int) -> Seen:
         return Seen(Ragged(dtype_of(np.concatenate(value))), example)
     lengths: list[int | None] = []
     level: list[Any] = [value]
-    while level and all(isinstance(each, (list, tuple)) for each in level):
+    types: set[type] = {list}
+    while types and all(issubclass(each, (list, tuple)) for each in types):
         if len(lengths) == _MAX_LIST_DEPTH:
             raise FeatureError(f"lists are nested deeper than {_MAX_LIST_DEPTH} levels")
-        sizes = {len(each) for each in level}
+        sizes = set(map(len, level))
         lengths.append(sizes.pop() if len(sizes) == 1 else None)
-        level = [item for each in level for item in each]
-    if any(isinstance(each, (list, tuple, np.ndarray)) for each in level):
+        level = list(itertools.chain.from_iterable(level))
+        types = set(map(type, level))
+    if any(issubclass(each, (list, tuple, np.ndarray)) for each in types):
         raise FeatureError("lists and single values are mixed at one level")
     dtype, low, high = _look_at_numbers(level) if level else ("float32", 0, 0)
     feature = Ragged(dtype, len(lengths)) if None in lengths else _tensor(dtype, tuple(lengths))
@@ -270,22 +261,23 @@ def _look_at_list(value: list[Any] | tuple[Any, ...], example: int) -> Seen:
 
 def _look_at_numbers(values: list[Any]) -> tuple[str, int, int]:
     """Return the dtype of numbers or strings of Python, and the limits of the integers."""
-    if any(isinstance(value, (str, bytes)) for value in values):
-        if not all(isinstance(value, (str, bytes)) for value in values):
+    types = set(map(type, values))
+    is_plain = types <= _PYTHON_NUMBERS
+    if not is_plain and (texts := {each for each in types if issubclass(each, (str, bytes))}):
+        if texts != types:
             raise FeatureError("strings and numbers are mixed in a list")
-        return ("str" if all(isinstance(value, str) for value in values) else "bytes"), 0, 0
-    integers = [value for value in values if isinstance(value, int)]
+        return ("str" if all(issubclass(each, str) for each in texts) else "bytes"), 0, 0
+    integers = [] if types == {float} else [each for each in values if isinstance(each, int)]
     low, high = min(integers, default=0), max(integers, default=0)
     if len(integers) < len(values):  # some are floats or scalars of numpy
-        array = as_array(values)
-        if array.dtype != np.float64:
+        if not is_plain and (array := as_array(values)).dtype != np.float64:
             return dtype_of(array), *integer_limits(array)
         if max(-low, high) > MAX_EXACT_FLOAT64:
             raise inexact_integer(max(integers, key=abs), "float64")
         return float_dtype(max(-low, high)), 0, 0
     limits = min(low, 0), max(high, 0)
     if low >= -(2**63) and high < 2**63:
-        return ("bool" if set(map(type, values)) == {bool} else "int64"), *limits
+        return ("bool" if types == {bool} else "int64"), *limits
     if low < 0 or high >= 2**64:
         raise FeatureError(f"no dtype holds integers from {low} to {high}")
     return "uint64", *limits
@@ -341,26 +333,6 @@ _FLOAT32, _STR, _BYTES = map(_tensor, ("float32", "str", "bytes"))
 
 
 # The feature that fits several values.
-
-
-def unify(a: Feature, b: Feature) -> Feature:
-    """Return the feature that fits the values of two features.
-
-    >>> unify(Tensor("int64", (2,)), Tensor("float32", (3,)))
-    Tensor(dtype='float32', shape=(None,), encoding='list')
-
-    Raises:
-        FeatureError: If there is none.
-    """
-    if a == b:
-        return a
-    if isinstance(a, ClassLabel) and (label := unify_labels(a, b)):
-        return label
-    is_raw = [
-        isinstance(each, Tensor) and bool(each.shape) and each.encoding == "bytes"
-        for each in (a, b)
-    ]
-    return widen(Seen(a, 0, is_array=is_raw[0]), Seen(b, 1, is_array=is_raw[1])).feature
 
 
 def unify_labels(a: ClassLabel, b: Feature | None) -> ClassLabel | None:
