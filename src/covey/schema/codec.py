@@ -243,10 +243,7 @@ class RecordDecoder:
         ]
 
     def assemble(
-        self,
-        dense: list[NDArray[Any] | None],
-        grown: list[_core.GrownColumn | None],
-        rows: int,
+        self, dense: list[NDArray[Any] | None], grown: list[_core.GrownColumn | None], rows: int
     ) -> dict[str, Any]:
         """Return the columns of decoded records.
 

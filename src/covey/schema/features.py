@@ -382,9 +382,7 @@ class Features(Mapping[str, Feature]):
         return row_of(self.decode_batch([record], names), 0)
 
     def decode_batch(
-        self,
-        records: Block | Sequence[Block] | Sequence[bytes],
-        names: Iterable[str] | None = None,
+        self, records: Block | Sequence[Block] | Sequence[bytes], names: Iterable[str] | None = None
     ) -> dict[str, Any]:
         """Decode many records by column.
 

@@ -44,10 +44,7 @@ MAX_IMAGE_BYTES = 1 << 30
 
 # Pillow's modes of pixels of 16 bits, and the modes that a format stores; others are converted.
 DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
-_MODES = {
-    "png": ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"),
-    "jpeg": ("L", "RGB", "CMYK"),
-}
+_MODES = {"png": ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"), "jpeg": ("L", "RGB", "CMYK")}
 FORMATS = tuple(_MODES)
 """Formats in which pixels are encoded."""
 _PILLOW_SIGNATURES = (b"II*\0", b"MM\0*", *(b"P%d" % n for n in range(1, 7)))

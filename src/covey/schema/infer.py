@@ -18,14 +18,7 @@ from covey.schema.codec import count_rows, flat_items, leaf, nest
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.diagnostics import add_feature, example_reason
 from covey.schema.images import recorded_image
-from covey.schema.lattice import (
-    DECIMAL,
-    Seen,
-    integer_limits,
-    look_at,
-    look_at_column,
-    widen,
-)
+from covey.schema.lattice import DECIMAL, Seen, integer_limits, look_at, look_at_column, widen
 from covey.schema.tensor import Steps, Tensor
 from covey.schema.types import Feature
 from covey.tfrecord import Block
@@ -47,9 +40,7 @@ class Inference:
     """
 
     def __init__(
-        self,
-        defaults: Mapping[str, Any] | None = None,
-        types: Mapping[str, str] | None = None,
+        self, defaults: Mapping[str, Any] | None = None, types: Mapping[str, str] | None = None
     ) -> None:
         self.defaults = defaults or {}
         self.types = types or {}
@@ -152,10 +143,7 @@ class Inference:
         return changed
 
     def _widened(
-        self,
-        path: Path,
-        seen: Seen,
-        integers: Callable[[str], tuple[int, int]] | None = None,
+        self, path: Path, seen: Seen, integers: Callable[[str], tuple[int, int]] | None = None
     ) -> Seen:
         """Return the feature that fits the values so far and others."""
         before, name = self.found.get(path), "/".join(path)
@@ -252,9 +240,7 @@ class Inference:
 
 
 def infer_column_kinds(
-    columns: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    types: Mapping[str, str] | None = None,
+    columns: Mapping[str, Any], defaults: Mapping[str, Any], types: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the features that fit all rows of columns, nested like the columns."""
     inference = Inference(defaults, types)

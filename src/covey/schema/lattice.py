@@ -30,14 +30,7 @@ from covey import _core
 from covey.arrays import SparseArray
 from covey.errors import FeatureError, escape
 from covey.schema.audio import Audio, guess_audio, is_hugging_face_audio
-from covey.schema.columns import (
-    NUMBERS,
-    STRINGS,
-    Shape,
-    as_array,
-    inexact_integer,
-    unify_shapes,
-)
+from covey.schema.columns import NUMBERS, STRINGS, Shape, as_array, inexact_integer, unify_shapes
 from covey.schema.images import Image, is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.tensor import Tensor
 from covey.schema.types import ClassLabel, Feature, Ragged, Sparse

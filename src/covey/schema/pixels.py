@@ -395,11 +395,7 @@ def locate_shape(
 
 
 def read_pixels(
-    feature: Image,
-    data: bytes,
-    size: Size | None = None,
-    *,
-    max_pixels: int = DEFAULT_MAX_PIXELS,
+    feature: Image, data: bytes, size: Size | None = None, *, max_pixels: int = DEFAULT_MAX_PIXELS
 ) -> NDArray[Any]:
     """Decode an image into pixels, (height, width, channels), of a feature's shape.
 
