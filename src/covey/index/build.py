@@ -22,14 +22,14 @@ from covey.index.format import (
     row_dtype,
 )
 from covey.index.labels import Label, LabelReader, label_reader
-from covey.index.scan import ShardScan, open_shard, scan_shard, scan_shards
+from covey.index.scan import ShardScan, find_first_features, scan_shard, scan_shards
 from covey.index.store import GUESS, Index, IndexBuilder, ShardFiles
 from covey.labels import guess_label
 from covey.schema import Features
 from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
-from covey.schema.infer import RecordCounts, record_kinds, survey_block, survey_kinds
+from covey.schema.infer import RecordCounts, record_kinds, survey_block
 from covey.storage import Stat
-from covey.tfrecord import Block, RecordReader
+from covey.tfrecord import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def build(builder: IndexBuilder, files: ShardFiles) -> Index:
         stats.append(stat)
     known = builder.declared if builder.declared is not None else builder.features
     if known is None:
-        known = _first_features(builder, files, stats)
+        known = _first_features(builder, files)
     if builder.label is not GUESS:
         return _build(builder, files, stats, known, cast("Label | LabelReader", builder.label))
     guess = builder.declared_label if builder.declared_label in known else guess_label(known)
@@ -159,27 +159,19 @@ def _scan(
         return scan_shards(scans, builder.threads or cpu_count())
 
 
-def _first_features(builder: IndexBuilder, files: ShardFiles, stats: Sequence[Stat]) -> Features:
+def _first_features(builder: IndexBuilder, files: ShardFiles) -> Features:
     """Return the features of the first record, to find the label before all are read."""
-    for path, stat in zip(files.paths, stats, strict=True):
-        with (
-            open_shard(files.storage, path, stat) as file,
-            RecordReader(file, on_error=builder.on_error) as reader,
-        ):
-            for block in reader.blocks():
-                survey = _core.Survey()
-                survey_block(survey, block[:1])
-                features = Features(survey_kinds([survey]))
-                if isinstance(builder.label, str) and builder.label not in (BY_FILE, *features):
-                    raise DatasetError(
-                        path=path,
-                        record=block.first,
-                        option="label",
-                        found=builder.label,
-                        choices=features,
-                    )
-                return features
-    return Features({})
+    features, block = find_first_features(files, builder.on_error)
+    is_name = isinstance(builder.label, str) and block is not None
+    if block is not None and is_name and builder.label not in (BY_FILE, *features):
+        raise DatasetError(
+            path=block.name,
+            record=block.first,
+            option="label",
+            found=builder.label,
+            choices=features,
+        )
+    return features
 
 
 def _all_features(

@@ -7,18 +7,24 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
+from covey import _core
 from covey._threads import ordered_map
 from covey.errors import FileChangedError
 from covey.index.format import fingerprint_of
 from covey.results import SkippedRecord
+from covey.schema import Features
+from covey.schema.infer import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import RecordLocations
 from covey.tfrecord.scan import OnError
 from covey.untrusted import RegularFile
+
+if TYPE_CHECKING:
+    from covey.index.store import ShardFiles
 
 T = TypeVar("T")
 
@@ -159,3 +165,16 @@ def open_reader(storage: Storage, path: str, **options: Any) -> Iterator[RecordR
     """Open a RecordReader of a shard, as :func:`open_source` does."""
     with open_source(storage, path) as source, RecordReader(source, **options) as reader:
         yield reader
+
+
+def find_first_features(
+    files: ShardFiles, on_error: OnError = "raise"
+) -> tuple[Features, Block | None]:
+    """Return the features of the first record of the shards, and the record."""
+    for path in files.paths:
+        with open_reader(files.storage, path, on_error=on_error) as reader:
+            for block in reader.blocks():
+                survey = _core.Survey()
+                survey_block(survey, block[:1])
+                return Features(survey_kinds([survey])), block[:1]
+    return Features({}), None

@@ -42,7 +42,7 @@ from covey.index.format import (
 )
 from covey.storage import LocalStorage, Stat, Storage
 from covey.storage.local import local_version
-from covey.untrusted import RegularFile, read_file
+from covey.untrusted import RegularFile
 
 if TYPE_CHECKING:
     from covey.index.labels import Label, LabelReader
@@ -126,18 +126,25 @@ def _unpickle(home: tuple[str, str], metadata: IndexMetadata, mmap: bool) -> Ind
         ) from None
 
 
-def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
+def read_metadata(
+    directory: str | Path,
+    stem: str,
+    storage: Storage = LocalStorage(),  # noqa: B008
+) -> IndexMetadata | None:
     """Return the metadata of an index; None if there is no index.
 
     Raises:
         FormatError: If the file is not valid.
+        StorageError: If a URL cannot be read.
     """
-    path = directory / index_names(stem)["metadata"]
+    path = storage.join(os.fspath(directory), index_names(stem)["metadata"])
     try:
-        return IndexMetadata.from_json(read_file(path), str(path))
+        return IndexMetadata.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
     except StorageError as error:
+        if storage.is_remote:
+            raise
         raise FormatError(error.reason, path=error.path) from None
 
 

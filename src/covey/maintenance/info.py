@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from covey import _core
 from covey._progress import Progress
 from covey.classes import ClassTable
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.open import open_layout
-from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, StorageError
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.index import (
     Index,
     IndexBuilder,
     IndexMetadata,
     ShardFiles,
     find_changed,
-    index_names,
+    read_metadata,
 )
-from covey.index.scan import open_reader
+from covey.index.scan import find_first_features, open_reader
 from covey.index.store import find_index
 from covey.maintenance.duplicates import ContentHashes
 from covey.maintenance.report import choose_splits, shown_path
 from covey.maintenance.values import ValueSurvey
 from covey.results import Duplicates, Info, SplitOverview, ValueSummary
 from covey.schema import Features
-from covey.schema.infer import survey_block, survey_kinds
 from covey.schema.merge import unify
 from covey.splits import SplitTerm
 from covey.untrusted import reports_errors
@@ -193,16 +192,9 @@ def _common_features(known: Sequence[Features]) -> Features:
 
 def _first_features(files: list[ShardFiles]) -> Features | None:
     """Return the features of the first record; None if it is not an Example."""
-    try:
-        for each in files:
-            for path in each.paths:
-                with open_reader(each.storage, path) as reader:
-                    for block in reader.blocks():
-                        survey = _core.Survey()
-                        survey_block(survey, block[:1])
-                        return Features(survey_kinds([survey]))
-    except (CoveyError, OSError):
-        return None
+    with suppress(CoveyError, OSError):
+        found = (find_first_features(each) for each in files)
+        return next((features for features, _ in found if features), None)
     return None
 
 
@@ -247,13 +239,7 @@ def read_index_metadata(split: SplitFiles) -> tuple[IndexMetadata | None, str]:
     Raises:
         StorageError: If a URL cannot be read.
     """
-    storage = split.files.storage
-    path = storage.join(split.files.directory, index_names(split.stem)["metadata"])
     try:
-        return IndexMetadata.from_json(storage.read(path), path), ""
-    except FileNotFoundError:
-        return None, ""
-    except (FormatError, StorageError) as error:
-        if storage.is_remote and isinstance(error, StorageError):
-            raise
+        return read_metadata(split.files.directory, split.stem, split.files.storage), ""
+    except FormatError as error:
         return None, str(error)

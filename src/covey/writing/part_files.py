@@ -21,7 +21,7 @@ from covey._files import sync
 from covey._locks import locked_directory, remove_unlocked
 from covey._text import list_names
 from covey.errors import CoveyError, DatasetError
-from covey.index import IndexMetadata, index_names
+from covey.index import read_metadata
 from covey.storage import Storage
 from covey.urls import shown
 from covey.writing.scratch import local_copy
@@ -183,8 +183,8 @@ def remove_committed(storage: Storage, root: str) -> dict[str, list[str]]:
         with contextlib.suppress(OSError, CoveyError):  # without an index, the runs are not known
             if (info := read_info(root, storage)) is not None:
                 for split in (each for each in info.splits if each.name in splits_of(name)):
-                    path = storage.join(root, index_names(split.stem(info.name))["metadata"])
-                    committed.update(IndexMetadata.from_json(storage.read(path), path).parts)
+                    metadata = read_metadata(root, split.stem(info.name), storage)
+                    committed.update(() if metadata is None else metadata.parts)
         removed[name] = [run for run in list_runs(storage, location) if run in committed]
         for run in removed[name]:
             remove_parts(storage, storage.join(location, run))

@@ -28,6 +28,7 @@ from covey.index import (
     find_changed,
     index_names,
     read_index,
+    read_metadata,
 )
 from covey.index.format import Shard
 from covey.index.labels import KnownLabels
@@ -151,14 +152,9 @@ class TargetSplit:
         """Return the metadata of the index of a split; None if there is none or it is corrupt."""
         found = self._find(split)
         stem = f"{self.name}-{split}" if found is None else found.stem(self.name)
-        name = index_names(stem)["metadata"]
         try:
-            return IndexMetadata.from_json(self.read(name), name)
-        except (FileNotFoundError, FormatError):
-            return None
-        except StorageError:
-            if self.storage.is_remote:
-                raise
+            return read_metadata(self.location, stem, self.storage)
+        except FormatError:
             return None
 
     def known_schema(self) -> tuple[Features | None, str | None]:
