@@ -40,7 +40,7 @@ from covey.errors import (
 )
 from covey.index.format import content_checksum
 from covey.index.write import IndexWriter
-from covey.writing.part_format import from_json, to_json
+from covey.writing.typed_json import from_json, to_json
 
 NUMBERS = [{"x": i, "y": i / 2, "label": i % 5} for i in range(100)]
 NAMED = [{"x": [i] * (i % 3), "label": f"class {i % 11}"} for i in range(100)]

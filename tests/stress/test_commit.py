@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import json
 import os
 import pickle
 import shutil
@@ -316,23 +317,37 @@ def plant_staged_links(directory, outside):
     staging = directory / ".covey-train.partial"
     staging.mkdir()
     (staging / "features.json").symlink_to(outside / "secret")
-    (staging / "early").symlink_to(outside)
-    (staging / "late").mkdir()
-    (staging / "late" / "features.json").symlink_to(outside / "secret")
     (staging / "birds-train.tfrecord-00000-of-00001").symlink_to(outside / "secret")
+    plant_journal(staging, names=["features.json", "birds-train.tfrecord-00000-of-00001"])
+
+
+def plant_journal_link(directory, outside):
+    (directory / ".covey-train.partial").mkdir()
+    (outside / "secret").write_text("{}")
+    (directory / ".covey-train.partial" / "journal").symlink_to(outside / "secret")
+
+
+def plant_journal(staging, **changes):
+    empty = {"names": [], "early": {}, "late": {}, "stale": [], "replaced": []}
+    (staging / "journal").write_text(json.dumps({**empty, **changes}))
 
 
 def plant_staged_names(directory, outside):
     staging = directory / ".covey-train.partial"
-    (staging / "late").mkdir(parents=True)
+    staging.mkdir()
     # The commit looks as if it had happened, so that it is completed.
     shard = shard_paths(directory)[0]
     os.link(shard, staging / shard.name)
     (directory / "sub").symlink_to(outside)
-    (staging / "names").write_text(f"{shard.name}\nsub/secret\n../outside/secret\nnotes.txt")
-    (staging / "stale").write_text("sub/other.labels.txt\n../outside/other.labels.txt")
-    for name in ("dataset_info.json", "notes.txt", "birds-train.index.json"):
-        (staging / "late" / name).write_text("overwritten")
+    names = ("dataset_info.json", "notes.txt", "birds-train.index.json", "sub/x.labels.txt")
+    plant_journal(
+        staging,
+        names=[shard.name, "sub/secret", "../outside/secret", "notes.txt"],
+        early=dict.fromkeys(names, "overwritten"),
+        late=dict.fromkeys(names, "overwritten"),
+        stale=["sub/other.labels.txt", "../outside/other.labels.txt"],
+        replaced=["sub/other.tfrecord", "../outside/secret", "notes.txt"],
+    )
 
 
 def plant_staged_names_to_undo(directory, outside):
@@ -343,7 +358,7 @@ def plant_staged_names_to_undo(directory, outside):
         path.symlink_to(outside)
     os.link(directory / "notes.txt", staging / "notes.txt")
     (staging / FOREIGN_SHARD).write_text("another file")
-    (staging / "names").write_text(f"sub/secret\nnotes.txt\n{FOREIGN_SHARD}")
+    plant_journal(staging, names=["sub/secret", "notes.txt", FOREIGN_SHARD])
 
 
 def plant_links_like_temporaries(directory, outside):
@@ -376,6 +391,7 @@ def plant_template(directory, outside):
 PLANTS = [
     plant_staging_link,
     plant_staged_links,
+    plant_journal_link,
     plant_staged_names,
     plant_staged_names_to_undo,
     plant_links_like_temporaries,
@@ -458,8 +474,8 @@ def test_broken_link_in_place_of_a_sidecar_file(tmp_path):
 def test_recovery_of_a_fifo_and_of_nested_directories(tmp_path):
     write(OLD, tmp_path, label="label")
     staging = tmp_path / ".covey-test.partial"
-    (staging / "early").mkdir(parents=True)
-    (staging / "early" / "a.labels.txt").write_text("x")
+    staging.mkdir()
+    plant_journal(staging, early={"a.labels.txt": "x"})
     os.mkfifo(tmp_path / "a.labels.txt")
     here = os.open(staging, os.O_RDONLY)
     for _ in range(1200):  # deeper than Python's stack, and longer than a path

@@ -5,10 +5,9 @@ A split is written into a staging directory inside the dataset, which readers ig
     data/birds/.covey-train.partial/         locked by its writer; stale if the lock is free
         birds-train.tfrecord-00000-of-00002  complete and synced, with its final name
         birds-train.index.json ...
-        early/features.json                  replaces the dataset's file before the switch
-        late/features.json                   or after it
-        names, owner                         files of step 1, the writer
-        stale, replaced                      label files to remove, files of the replaced version
+        features.json                        a new sidecar file
+        journal                              the changes of the commit
+        owner                                the writer
 
 The commit, under the lock of the dataset directory:
 
@@ -33,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +55,7 @@ from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
 from covey.filenames import (
     INFO_FILE,
+    LABELS_SUFFIX,
     OLD_DIRECTORY,
     SHARD_INFO_FILE,
     name_of_old,
@@ -66,38 +66,19 @@ from covey.storage import LocalStorage
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions
 from covey.writing.recovery import (
-    EARLY,
-    LATE,
-    NAMES,
     OWNER,
-    REPLACED,
-    STALE,
+    Journal,
     blocked_error,
-    move_replaced,
+    finish,
     read_sidecars,
     recover_locked,
     remove_staging,
-    replace_late_sidecars,
     write_sidecars,
 )
 from covey.writing.versions import find_all_obsolete, read_info, referenced_files
 
 ReplacedFiles = Literal["move", "delete", "keep"]
 """What a commit does with the files of the replaced versions of its splits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sidecars:
-    """Sidecar files that a commit changes, by the step that changes them."""
-
-    new: dict[str, bytes]
-    """Files that do not exist yet: step 1."""
-    early: dict[str, bytes]
-    """Files that describe both old and new records: step 1."""
-    late: dict[str, bytes]
-    """Files that describe only the new records: step 3."""
-    stale: list[str]
-    """Label files that only the old records need, which are removed in step 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +91,7 @@ class Change:
     """Versions that they replace."""
     files: tuple[str, ...]
     """Final names of the shards and index files."""
-    sidecars: Mapping[str, bytes]
+    sidecars: Mapping[str, str]
     """Content of the sidecar files, by name."""
     lists_shards: bool
     """Whether to create datum's ``shard_info.json``; an existing one is always updated."""
@@ -138,16 +119,19 @@ class Change:
             info = info.with_split(split)
         return info
 
-    def plan_sidecars(self, now: Mapping[str, bytes], path: str) -> Sidecars:
-        """Return the sidecar files to change.
+    def journal(self, now: Mapping[str, bytes], replaced: Iterable[str], path: str) -> Journal:
+        """Return the journal of the commit.
 
         Args:
             now: Content of the sidecar files and of ``shard_info.json``.
+            replaced: Files of the replaced versions, which are moved.
             path: Path of the dataset, for errors.
         """
-        changed = {name: data for name, data in self.sidecars.items() if now.get(name) != data}
-        new = {name: data for name, data in changed.items() if name not in now}
-        replacing = {name: data for name, data in changed.items() if name in now}
+        changed = {
+            name: text for name, text in self.sidecars.items() if now.get(name) != text.encode()
+        }
+        new = [name for name in changed if name not in now]
+        replacing = {name: text for name, text in changed.items() if name in now}
         early, late = (replacing, {}) if self.keeps else ({}, replacing)
         if self.lists_shards or SHARD_INFO_FILE in now:
             file = f"{path}/{SHARD_INFO_FILE}"
@@ -159,9 +143,13 @@ class Change:
             for split in self.splits:
                 names = split.shard_names(self.name)
                 content[split.name] = dict(zip(names, split.shard_lengths, strict=True))
-            text = json.dumps(content, indent=1, ensure_ascii=False)
-            late = {**late, SHARD_INFO_FILE: text.encode()}
-        return Sidecars(new, early, late, self._stale_labels(now, path))
+            late = {**late, SHARD_INFO_FILE: json.dumps(content, indent=1, ensure_ascii=False)}
+        stale = self._stale_labels(now, path)
+        return Journal((*self.files, *new), early, late, tuple(stale), tuple(replaced))
+
+    def new_sidecars(self, journal: Journal) -> dict[str, str]:
+        """Return the sidecar files that do not exist yet."""
+        return {name: text for name, text in self.sidecars.items() if name in journal.names}
 
     def _stale_labels(self, now: Mapping[str, bytes], path: str) -> list[str]:
         """Return the label files of the old features that the new features do not have."""
@@ -301,11 +289,10 @@ class Staging:
             check(os.listdir(self.directory))
             info = change.new_info(read_info(self.directory))
             with DeferredSignals() as signals:
-                self._switch(change, info, signals)
+                journal = self._switch(change, info, signals)
                 try:
                     sync(self.directory)
-                    replace_late_sidecars(self.directory, self.path)
-                    moved = move_replaced(self.directory, self.path, info)
+                    moved = finish(self.directory, journal, info)
                     for path in moved if change.replaced_files == "delete" else ():
                         unlink_file(path)
                     _remove_obsolete(self.directory, info, change)
@@ -314,23 +301,21 @@ class Staging:
                 except (OSError, MemoryError) as error:
                     raise committed_error(self.split, self.location, error) from error
 
-    def _switch(self, change: Change, info: DatasetInfo, signals: DeferredSignals) -> None:
+    def _switch(self, change: Change, info: DatasetInfo, signals: DeferredSignals) -> Journal:
         """Do steps 1 and 2; undo step 1 if step 2 has not happened."""
         before = read_sidecars(self.directory)
         listed = self.directory / SHARD_INFO_FILE
         now = {**before, SHARD_INFO_FILE: read_file(listed)} if listed.exists() else before
-        sidecars = change.plan_sidecars(now, self.location)
+        journal = change.journal(now, self._replaced_files(info, change), self.location)
         text = info.to_json().encode()
-        names = (*change.files, *sidecars.new)
         placed: list[str] = []
         try:
-            self._stage_sidecars(sidecars)
-            replaced = self._replaced_files(info, change)
-            atomic_write(self.path / REPLACED, "\n".join(replaced).encode())
-            atomic_write(self.path / NAMES, "\n".join(names).encode())
+            new = change.new_sidecars(journal).items()
+            atomic_write_all(self.path, {name: content.encode() for name, content in new})
+            journal.store(self.path)
             sync(self.path)
-            write_sidecars(self.directory, sidecars.early)
-            for name in names:
+            write_sidecars(self.directory, journal.early)
+            for name in journal.names:
                 signals.deliver()
                 place = os.link if self.can_link else os.rename
                 place(self.path / name, self.directory / name)
@@ -350,21 +335,16 @@ class Staging:
                 with contextlib.suppress(OSError):
                     for name in placed:
                         unlink_file(self.directory / name)
-                    write_sidecars(self.directory, {name: before[name] for name in sidecars.early})
+                    atomic_write_all(
+                        self.directory,
+                        {name: before[name] for name in journal.early},
+                        first=LABELS_SUFFIX,
+                    )
             raise
         finally:
             if self.committed:
                 self._created = []
-
-    def _stage_sidecars(self, sidecars: Sidecars) -> None:
-        stale = "\n".join(sidecars.stale).encode()
-        atomic_write_all(self.path, {**sidecars.new, STALE: stale})
-        for directory, files in ((EARLY, sidecars.early), (LATE, sidecars.late)):
-            path = self.path / f"{directory}.partial"
-            path.mkdir()
-            atomic_write_all(path, files)
-            sync(path)
-            os.rename(path, self.path / directory)  # a directory of this name is complete
+        return journal
 
     def _replaced_files(self, info: DatasetInfo, change: Change) -> list[str]:
         """Return the files that step 3 moves: all those of old versions of the splits."""
@@ -390,7 +370,8 @@ class Staging:
         now = read_sidecars(self.directory)
         # A split that was added meanwhile must have the same features and classes.
         is_new = new is not None and not change.keeps
-        for name, data in change.sidecars.items():
+        for name, text in change.sidecars.items():
+            data = text.encode()
             if is_new and now.get(name) != data:
                 raise DatasetError(
                     f"another process has written split {new!r} with other features or classes",

@@ -66,13 +66,13 @@ from covey.writing.part_format import (
     load_write,
     part_to_json,
     read_content,
-    to_json,
 )
 from covey.writing.pieces import Piece, plan_pieces, plan_tables
 from covey.writing.scratch import Scratch
 from covey.writing.split_writer import stage_split
 from covey.writing.survey import checksum_of_ends, first_inference
 from covey.writing.target import inspect
+from covey.writing.typed_json import to_json
 from covey.writing.versions import read_info
 from covey.writing.write_steps import resolve_schema, write_ordered
 

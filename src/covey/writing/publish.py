@@ -141,7 +141,7 @@ class RemoteStaging:
         self._check_unchanged()
         check(self._names)
         info = change.new_info(read_info(self.location, self.storage))
-        sidecars = change.plan_sidecars(self._sidecars, self.location)
+        journal = change.journal(self._sidecars, (), self.location)
         files = sorted(change.files, key=lambda name: (_upload_rank(name), name))
         if progress is not None:
             progress.begin("uploading", len(files), unit="files")
@@ -153,20 +153,20 @@ class RemoteStaging:
                 size = self._upload(name, change.copied.get(name))
             if progress is not None:
                 progress.add(1, size)
-        early = {**sidecars.new, **sidecars.early}
+        early = {**change.new_sidecars(journal), **journal.early}
         self._uploaded.extend(early)
-        self._replace_sidecars(early)
+        self._replace_sidecars(_encoded(early))
         replaced = [split.name for split in change.splits]
         with DeferredSignals() as signals:
             signals.deliver()
             self._switch(info.to_json().encode())
             self.committed = True
             try:
-                self._replace_sidecars(sidecars.late, sidecars.stale)
+                self._replace_sidecars(_encoded(journal.late), journal.stale)
                 obsolete = find_all_obsolete(
                     self._names, info, replaced, change.replaced, versions.RETENTION_S
                 )
-                gone = [*sidecars.stale, *obsolete]
+                gone = [*journal.stale, *obsolete]
                 self.storage.remove([self._path(name) for name in gone])
             except (OSError, MemoryError) as error:
                 raise committed_error(self._split, shown(self.location), error) from error
@@ -261,6 +261,10 @@ class RemoteStaging:
             self.storage.remove([self._path(name) for name in gone if name not in before])
             return True
         return False
+
+
+def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in files.items()}
 
 
 def _upload_rank(name: str) -> int:

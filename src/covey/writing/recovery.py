@@ -7,16 +7,19 @@ staging directory is described in :mod:`covey.writing.commit`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
 import stat
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from covey._files import (
+    atomic_write,
     atomic_write_all,
     differs,
     is_directory,
@@ -45,14 +48,46 @@ from covey.filenames import (
 )
 from covey.storage import LocalStorage, open_storage
 from covey.storage.local import remove_stale_temporaries
-from covey.untrusted import os_errors, read_file
+from covey.untrusted import os_errors, parse_json, parsing, read_file
 from covey.writing import versions
 from covey.writing.part_files import find_parts, remove_committed, remove_parts
+from covey.writing.typed_json import from_json, to_json
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
 # Names in a staging directory.
-EARLY, LATE = "early", "late"
-NAMES, STALE, REPLACED, OWNER = "names", "stale", "replaced", "owner"
+JOURNAL, OWNER = "journal", "owner"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The changes of a commit, stored in the staging directory before the first of them."""
+
+    names: tuple[str, ...]
+    """Staged files that get a name in the dataset: step 1."""
+    early: Mapping[str, str]
+    """Sidecar files to be replaced in step 1."""
+    late: Mapping[str, str]
+    """Sidecar files to be replaced in step 3."""
+    stale: tuple[str, ...]
+    """Label files to be removed in step 3."""
+    replaced: tuple[str, ...]
+    """Files of the replaced version, which step 3 moves."""
+
+    def store(self, staging: Path) -> None:
+        """Write the journal to a staging directory."""
+        atomic_write(staging / JOURNAL, json.dumps(to_json(self), ensure_ascii=False).encode())
+
+    @classmethod
+    def load(cls, staging: Path) -> Journal | None:
+        """Return the journal of a staging directory; None if the commit has not begun."""
+        path = staging / JOURNAL
+        try:
+            with parsing(path):
+                content = parse_json(read_regular(path), str(path))
+                journal: Journal = from_json(Journal, content, "the journal")
+                return journal
+        except FileNotFoundError:
+            return None
 
 
 def recover(directory: Path) -> None:
@@ -155,18 +190,16 @@ def _is_remote_writer(staging: Path) -> bool:
 
 def _complete_or_undo(directory: Path, staging: Path) -> None:
     """Complete the commit of a staging directory if the switch has happened; else undo it."""
-    write_sidecars(directory, staged_sidecars(staging / EARLY))
-    names = [
-        name
-        for name in _read_lines(staging / NAMES)
-        if is_version_file(name) or (is_sidecar(name) and "/" not in name)
-    ]
+    journal = Journal.load(staging)
+    if journal is None:
+        return
+    names = [name for name in journal.names if is_version_file(name) or is_sidecar(name)]
+    write_sidecars(directory, journal.early)
     info = read_info(directory)
     if info is not None and {*names} & referenced_files(info):
-        replace_late_sidecars(directory, staging)
-        move_replaced(directory, staging, info)
+        finish(directory, journal, info)
         return
-    for name in names:
+    for name in (each for each in names if "/" not in each):
         with contextlib.suppress(FileNotFoundError):
             found = os.lstat(directory / name)
             if has_token(name) and not os.path.lexists(staging / name):
@@ -234,39 +267,18 @@ def read_sidecars(directory: Path) -> dict[str, bytes]:
     return found
 
 
-def staged_sidecars(staged: Path) -> dict[str, bytes]:
-    """Return the content of the staged sidecar files of a directory."""
-    try:
-        if not stat.S_ISDIR(os.lstat(staged).st_mode):
-            return {}
-        with os.scandir(staged) as entries:
-            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-    except FileNotFoundError:
-        return {}
-    return {
-        name: read_regular(staged / name)
-        for name in sorted(names)
-        if is_sidecar(name) or name == SHARD_INFO_FILE
-    }
-
-
-def replace_late_sidecars(directory: Path, staging: Path) -> None:
-    """Replace the sidecar files of the old version by those of the new one."""
-    for name in _read_lines(staging / STALE):
+def finish(directory: Path, journal: Journal, info: DatasetInfo) -> list[Path]:
+    """Do the changes after the switch; return the new paths of the files of replaced versions."""
+    for name in journal.stale:
         if name.endswith(LABELS_SUFFIX) and "/" not in name:
             unlink_file(directory / name)
-    write_sidecars(directory, staged_sidecars(staging / LATE))
-
-
-def move_replaced(directory: Path, staging: Path, info: DatasetInfo) -> list[Path]:
-    """Move the listed files of replaced versions to ``OLD_DIRECTORY``; return their new paths."""
-    current = referenced_files(info)
+    write_sidecars(directory, journal.late)
+    current, old = referenced_files(info), directory / OLD_DIRECTORY
     names = [
         name
-        for name in _read_lines(staging / REPLACED)
+        for name in journal.replaced
         if (is_version_file(name) or is_record_file(name)) and "/" not in name
     ]
-    old = directory / OLD_DIRECTORY
     if not names:
         return []
     if not is_directory(old):
@@ -281,15 +293,14 @@ def move_replaced(directory: Path, staging: Path, info: DatasetInfo) -> list[Pat
     return list(moved.values())
 
 
-def write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Replace the sidecar files that differ."""
-    changed = {name: data for name, data in files.items() if differs(directory / name, data)}
+def write_sidecars(directory: Path, files: Mapping[str, str]) -> None:
+    """Replace the sidecar files that differ; other names are ignored."""
+    changed = {
+        name: text.encode()
+        for name, text in files.items()
+        if (is_sidecar(name) or name == SHARD_INFO_FILE)
+        and "/" not in name
+        and differs(directory / name, text.encode())
+    }
     # TFDS accepts a label without class names, but not more names than features.json has classes.
     atomic_write_all(directory, changed, first=LABELS_SUFFIX)
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return read_regular(path).decode(errors="replace").split("\n")
-    except FileNotFoundError:
-        return []

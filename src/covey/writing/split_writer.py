@@ -322,7 +322,7 @@ class SplitWriter:
             splits=tuple(split.target.version_info(split.shards) for split in splits),
             replaced=tuple(each.old for each in self.targets if each.old is not None),
             files=tuple(name for split in splits for name in split.files),
-            sidecars={name: text.encode() for name, text in sidecars.items()},
+            sidecars=sidecars,
             lists_shards=list_shards,
             keeps=target.keeps,
             name=target.name,
