@@ -32,11 +32,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from covey._files import atomic_write, atomic_write_all, is_directory, sync, unlink_file
 from covey._locks import (
@@ -61,6 +61,7 @@ from covey.filenames import (
     name_of_old,
     staging_name,
 )
+from covey.index.format import Shard
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 from covey.storage import LocalStorage
 from covey.untrusted import parse_json, read_file
@@ -75,6 +76,7 @@ from covey.writing.recovery import (
     remove_staging,
     write_sidecars,
 )
+from covey.writing.target import TargetSplit
 from covey.writing.versions import find_all_obsolete, read_info, referenced_files
 
 ReplacedFiles = Literal["move", "delete", "keep"]
@@ -82,41 +84,83 @@ ReplacedFiles = Literal["move", "delete", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
+class StagedSplit:
+    """New version of a split in a staging directory, with final names."""
+
+    target: TargetSplit
+    """The split, and the dataset before the write."""
+    shards: tuple[Shard, ...]
+    index_files: tuple[str, ...]
+    counts: Mapping[Any, int]
+    """Number of examples of each class."""
+    copied: Mapping[str, str] = field(default_factory=dict)
+    """Shards of the old version at a URL, which are not staged, by their final names."""
+    uploaded: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of the shards that workers have uploaded."""
+
+    @property
+    def info(self) -> SplitInfo:
+        """Entry of the split in ``dataset_info.json``."""
+        return self.target.version_info(self.shards)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the shards and index files."""
+        return (*(shard.name for shard in self.shards), *self.index_files)
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """Changes of a commit."""
 
-    splits: tuple[SplitInfo, ...]
-    """New versions of the splits."""
-    replaced: tuple[SplitInfo, ...]
-    """Versions that they replace."""
-    files: tuple[str, ...]
-    """Final names of the shards and index files."""
+    splits: tuple[StagedSplit, ...]
     sidecars: Mapping[str, str]
     """Content of the sidecar files, by name."""
     lists_shards: bool
     """Whether to create datum's ``shard_info.json``; an existing one is always updated."""
-    keeps: bool
-    """Whether old records remain, so that new sidecar files describe both old and new records."""
-    name: str
-    version: str
     description: str = ""
     supervised_keys: tuple[str, str] | None = None
     """Input feature and label feature of the new records."""
     replaced_files: ReplacedFiles = "move"
-    copied: Mapping[str, str] = field(default_factory=dict)
-    """Names of shards of the old version, by their final names, if they are not staged."""
-    uploaded: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of the shards that workers have uploaded."""
+
+    @property
+    def target(self) -> TargetSplit:
+        """The first split, and the dataset before the write."""
+        return self.splits[0].target
+
+    @property
+    def replaced(self) -> tuple[SplitInfo, ...]:
+        """The replaced versions."""
+        return tuple(old for split in self.splits if (old := split.target.old) is not None)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Final names of the shards and index files."""
+        return tuple(name for split in self.splits for name in split.files)
+
+    def check_foreign(self, names: Collection[str]) -> None:
+        """Raise DatasetExistsError if a file of the dataset is not its own."""
+        for split in self.splits:
+            split.target.check_foreign((*split.files, *self.sidecars), names)
+
+    def find_obsolete(
+        self, names: Iterable[str], info: DatasetInfo, retention: float | None = None
+    ) -> list[str]:
+        """Return the files of old versions of the splits; by default all, else see `versions`."""
+        splits = [split.info.name for split in self.splits]
+        if retention is None:
+            return find_all_obsolete(names, info, splits)
+        return find_all_obsolete(names, info, splits, self.replaced, retention)
 
     def new_info(self, old: DatasetInfo | None) -> DatasetInfo:
         """Return the new ``dataset_info.json``."""
-        info = old or DatasetInfo(self.name, self.version)
+        info = old or DatasetInfo(self.target.name, self.target.version)
         if self.description:
             info = replace(info, description=self.description)
-        if not self.keeps or not info.has_supervised_keys:
+        if not self.target.keeps or not info.has_supervised_keys:
             info = info.with_supervised_keys(self.supervised_keys)
         for split in self.splits:
-            info = info.with_split(split)
+            info = info.with_split(split.info)
         return info
 
     def journal(self, now: Mapping[str, bytes], replaced: Iterable[str], path: str) -> Journal:
@@ -132,7 +176,7 @@ class Change:
         }
         new = [name for name in changed if name not in now]
         replacing = {name: text for name, text in changed.items() if name in now}
-        early, late = (replacing, {}) if self.keeps else ({}, replacing)
+        early, late = (replacing, {}) if self.target.keeps else ({}, replacing)
         if self.lists_shards or SHARD_INFO_FILE in now:
             file = f"{path}/{SHARD_INFO_FILE}"
             content = parse_json(now.get(SHARD_INFO_FILE, b"{}"), file)
@@ -141,8 +185,7 @@ class Change:
                     "the content is not a dict", path=file, remedy="remove it with its dataset"
                 )
             for split in self.splits:
-                names = split.shard_names(self.name)
-                content[split.name] = dict(zip(names, split.shard_lengths, strict=True))
+                content[split.target.split] = {each.name: each.records for each in split.shards}
             late = {**late, SHARD_INFO_FILE: json.dumps(content, indent=1, ensure_ascii=False)}
         stale = self._stale_labels(now, path)
         return Journal((*self.files, *new), early, late, tuple(stale), tuple(replaced))
@@ -153,7 +196,7 @@ class Change:
 
     def _stale_labels(self, now: Mapping[str, bytes], path: str) -> list[str]:
         """Return the label files of the old features that the new features do not have."""
-        if self.keeps or not self.replaced:
+        if self.target.keeps or not self.replaced:
             return []
 
         def read(name: str) -> bytes:
@@ -267,7 +310,6 @@ class Staging:
     def commit(
         self,
         change: Change,
-        check: Callable[[Collection[str]], None] = lambda names: None,
         progress: Progress | None = None,
     ) -> None:
         """Make the staged files the current version of the split.
@@ -277,7 +319,6 @@ class Staging:
 
         Args:
             change: Staged changes, whose files are synced.
-            check: Called with the names of the directory before the switch; raises to abort.
             progress: Progress bar of uploads.
 
         Raises:
@@ -286,7 +327,7 @@ class Staging:
         with locked(self.directory, max(self._lock_timeout, COMMIT_TIMEOUT_S)):
             recover_locked(self.directory, own=self.path)
             self._check_dataset(change)
-            check(os.listdir(self.directory))
+            change.check_foreign(os.listdir(self.directory))
             info = change.new_info(read_info(self.directory))
             with DeferredSignals() as signals:
                 journal = self._switch(change, info, signals)
@@ -352,24 +393,24 @@ class Staging:
             return []
         names = {*os.listdir(self.directory)}
         found = referenced_files(replace(info, splits=change.replaced)) & names
-        found.update(find_all_obsolete(names, info, (split.name for split in change.splits)))
+        found.update(change.find_obsolete(names, info))
         return sorted(found - referenced_files(info))
 
     def _check_dataset(self, change: Change) -> None:
         """Raise if another process has changed the dataset since this write began."""
         info = read_info(self.directory)
-        own = {split.name for split in change.splits}
+        own = change.target.splits
         others = () if info is None else info.splits
         new = next((each.name for each in others if each.name not in own), None)
-        if info is not None and info.name != change.name:
+        if info is not None and info.name != change.target.name:
             raise DatasetError(
-                f"another process has named the dataset {info.name!r}, not {change.name!r}",
+                f"another process has named the dataset {info.name!r}, not {change.target.name!r}",
                 path=self.directory,
                 remedy=f"write split {self.split!r} again",
             )
         now = read_sidecars(self.directory)
         # A split that was added meanwhile must have the same features and classes.
-        is_new = new is not None and not change.keeps
+        is_new = new is not None and not change.target.keeps
         for name, text in change.sidecars.items():
             data = text.encode()
             if is_new and now.get(name) != data:
@@ -436,8 +477,7 @@ def _remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None
         if not is_directory(directory):
             return
         names = {name_of_old(name): name for name in os.listdir(directory)}
-    splits = [split.name for split in change.splits]
-    for name in find_all_obsolete(names, info, splits, change.replaced, versions.RETENTION_S):
+    for name in change.find_obsolete(names, info, versions.RETENTION_S):
         unlink_file(directory / names[name])
     if directory.name == OLD_DIRECTORY:
         with contextlib.suppress(OSError):  # it is not empty

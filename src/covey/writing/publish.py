@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from covey.writing import versions
 from covey.writing.commit import Change, committed_error
 from covey.writing.part_files import remove_committed
 from covey.writing.scratch import local_copy
-from covey.writing.versions import find_all_obsolete, list_names, read_info, referenced_files
+from covey.writing.versions import list_names, read_info, referenced_files
 
 
 @contextmanager
@@ -122,7 +122,6 @@ class RemoteStaging:
     def commit(
         self,
         change: Change,
-        check: Callable[[Collection[str]], None] = lambda names: None,
         progress: Progress | None = None,
     ) -> None:
         """Upload the new version, and switch to it by one PUT of ``dataset_info.json``.
@@ -131,7 +130,6 @@ class RemoteStaging:
 
         Args:
             change: Staged changes.
-            check: Called with the names of the directory before the uploads; raises to abort.
             progress: Progress bar of the uploaded files.
 
         Raises:
@@ -139,33 +137,32 @@ class RemoteStaging:
             CommittedError: If the split is written, but old files could not be replaced or deleted.
         """
         self._check_unchanged()
-        check(self._names)
+        change.check_foreign(self._names)
         info = change.new_info(read_info(self.location, self.storage))
         journal = change.journal(self._sidecars, (), self.location)
         files = sorted(change.files, key=lambda name: (_upload_rank(name), name))
         if progress is not None:
             progress.begin("uploading", len(files), unit="files")
-        self._check_uploaded(change.uploaded)
+        uploaded = {name: size for split in change.splits for name, size in split.uploaded.items()}
+        copied = {name: old for split in change.splits for name, old in split.copied.items()}
+        self._check_uploaded(uploaded)
         for name in files:
             size = 0
-            if name not in change.uploaded:
+            if name not in uploaded:
                 self._uploaded.append(name)
-                size = self._upload(name, change.copied.get(name))
+                size = self._upload(name, copied.get(name))
             if progress is not None:
                 progress.add(1, size)
         early = {**change.new_sidecars(journal), **journal.early}
         self._uploaded.extend(early)
         self._replace_sidecars(_encoded(early))
-        replaced = [split.name for split in change.splits]
         with DeferredSignals() as signals:
             signals.deliver()
             self._switch(info.to_json().encode())
             self.committed = True
             try:
                 self._replace_sidecars(_encoded(journal.late), journal.stale)
-                obsolete = find_all_obsolete(
-                    self._names, info, replaced, change.replaced, versions.RETENTION_S
-                )
+                obsolete = change.find_obsolete(self._names, info, versions.RETENTION_S)
                 gone = [*journal.stale, *obsolete]
                 self.storage.remove([self._path(name) for name in gone])
             except (OSError, MemoryError) as error:

@@ -6,10 +6,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
-from covey.writing.commit import Change, ReplacedFiles, Staging, staged
+from covey.writing.commit import Change, ReplacedFiles, StagedSplit, Staging, staged
 from covey.writing.distributed_records import DistributedRecords
 from covey.writing.options import WriteOptions
 from covey.writing.part_files import parts_directory
@@ -65,24 +65,6 @@ def stage_split(
         staging = staged(Path(LocalStorage().clean(path)), options.splits)
     with staging as found:
         yield SplitWriter(path, options, found)
-
-
-@dataclass(frozen=True, slots=True)
-class _StagedSplit:
-    """Files of a split in the staging directory, with their final names."""
-
-    target: TargetSplit
-    shards: tuple[Shard, ...]
-    index_files: tuple[str, ...]
-    counts: dict[Any, int]
-    copied: dict[str, str]
-    """Shards of the old version at a URL, by their final names."""
-    uploaded: dict[str, int]
-    """Sizes of the shards that workers have uploaded."""
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return (*(shard.name for shard in self.shards), *self.index_files)
 
 
 class SplitWriter:
@@ -176,14 +158,15 @@ class SplitWriter:
             self._stage(target, records, features, classes, progress, cuts)
             for target, records in zip(self.targets, ordered, strict=True)
         ]
-        self._commit(
-            splits,
+        change = Change(
+            tuple(splits),
             {**_sidecars(features), **(sidecars or {})},
             list_shards,
+            self._options.description,
             _supervised_keys(features, classes.label),
             "keep" if self.staging.is_remote else replaced_files,
-            progress,
         )
+        self.staging.commit(change, progress)
         return [
             WriteResult(
                 path=shown(self._path),
@@ -227,7 +210,7 @@ class SplitWriter:
         classes: Classes,
         progress: Progress,
         cuts: Cuts | None,
-    ) -> _StagedSplit:
+    ) -> StagedSplit:
         """Write the shards and the index of a split into the staging directory."""
         progress.rename("writing")
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
@@ -280,7 +263,7 @@ class SplitWriter:
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
             sync(directory / name)
-        return _StagedSplit(target, shards, tuple(index_files), counts, copied, uploaded)
+        return StagedSplit(target, shards, tuple(index_files), counts, copied, uploaded)
 
     def _name_shards(
         self,
@@ -307,38 +290,6 @@ class SplitWriter:
                 os.rename(directory / shard.name, directory / name)
         named = zip((*old, *new), names, strict=True)
         return tuple(replace(shard, name=name) for shard, name in named), copied
-
-    def _commit(
-        self,
-        splits: Sequence[_StagedSplit],
-        sidecars: Mapping[str, str],
-        list_shards: bool,
-        supervised_keys: tuple[str, str] | None,
-        replaced_files: ReplacedFiles,
-        progress: Progress,
-    ) -> None:
-        target = self.target
-        change = Change(
-            splits=tuple(split.target.version_info(split.shards) for split in splits),
-            replaced=tuple(each.old for each in self.targets if each.old is not None),
-            files=tuple(name for split in splits for name in split.files),
-            sidecars=sidecars,
-            lists_shards=list_shards,
-            keeps=target.keeps,
-            name=target.name,
-            version=target.version,
-            description=self._options.description,
-            supervised_keys=supervised_keys,
-            replaced_files=replaced_files,
-            copied={name: old for split in splits for name, old in split.copied.items()},
-            uploaded={name: size for split in splits for name, size in split.uploaded.items()},
-        )
-
-        def check(names: Collection[str]) -> None:
-            for split in splits:
-                split.target.check_foreign((*split.files, *sidecars), names)
-
-        self.staging.commit(change, check, progress)
 
     def _choose_compression(
         self, target: TargetSplit, old: tuple[IndexMetadata, NDArray[Any]] | None
