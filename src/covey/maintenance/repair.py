@@ -27,7 +27,12 @@ from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.index.scan import open_source, scan_shards, state_of
 from covey.labels import Classes, extend_names, find_label, guess_label, is_string
-from covey.maintenance.compare import feature_differences
+from covey.maintenance.check import (
+    CheckedShard,
+    ExampleCheck,
+    check_shard,
+    feature_differences,
+)
 from covey.maintenance.info import read_index_metadata
 from covey.maintenance.report import (
     Problems,
@@ -35,11 +40,6 @@ from covey.maintenance.report import (
     find_readable_layout,
     shown_path,
     thread_count,
-)
-from covey.maintenance.scan import (
-    CheckedShard,
-    ExampleCheck,
-    check_shard,
 )
 from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, WriteResult

@@ -25,7 +25,13 @@ from covey.filenames import (
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.index.scan import scan_shards
 from covey.labels import find_label
-from covey.maintenance.compare import IndexCheck, compare_features
+from covey.maintenance.check import (
+    CheckedShard,
+    ExampleCheck,
+    IndexCheck,
+    check_shard,
+    compare_features,
+)
 from covey.maintenance.report import (
     Problems,
     choose_splits,
@@ -33,11 +39,6 @@ from covey.maintenance.report import (
     reason_of,
     shown_path,
     thread_count,
-)
-from covey.maintenance.scan import (
-    CheckedShard,
-    ExampleCheck,
-    check_shard,
 )
 from covey.results import Report
 from covey.schema import Features
