@@ -88,6 +88,9 @@ class Journal:
                 return journal
         except FileNotFoundError:
             return None
+        except FormatError as error:
+            error.remedy = error.remedy or "remove its directory"
+            raise
 
 
 def recover(directory: Path) -> None:
