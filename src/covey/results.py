@@ -1,7 +1,6 @@
 """Results of ``covey.write``, ``info``, ``verify``, ``repair`` and ``build_index``.
 
-``str()`` of a WriteResult, Report or RepairResult is a summary. ``to_dict()`` of a Report or
-RepairResult has values of JSON.
+``str()`` of a Report or RepairResult is a table of the problems; ``to_dict()`` has values of JSON.
 """
 
 from __future__ import annotations
@@ -116,31 +115,6 @@ class WriteResult:
             f"{count_of(self.records, 'example')}{classes}, {count_of(len(self.shards), 'shard')}, "
             f"{format_bytes(self.bytes)}{skipped}>{others}"
         )
-
-    def __str__(self) -> str:
-        rate = self.records / max(self.seconds, 1e-9)
-        of_part = "" if self.part is None else f"part {self.part} of "
-        lines = [
-            f"{self.path}: {of_part}split {self.split!r}",
-            f"  examples  {self.records:,}",
-            f"  shards    {len(self.shards):,}",
-            f"  size      {format_bytes(self.bytes)}",
-        ]
-        if self.classes:
-            counts = sorted(self.classes.values())
-            lines.append(
-                f"  classes   {len(counts):,} of {self.label!r}, with {counts[0]:,} to "
-                f"{counts[-1]:,} examples each (median {counts[len(counts) // 2]:,})"
-            )
-        if self.skipped:
-            lines.append(f"  skipped   {len(self.skipped):,}")
-        if self.replaced:
-            count = len(self.replaced)
-            lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
-        lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        lines += [f"  note      {each}" for each in self.notes]
-        text = "\n".join(map(escape, lines))
-        return "\n".join([text, *map(str, self.others)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,15 +306,9 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, rest: str = "`problems` lists all") -> str:
-        """Return the report as a table.
-
-        Args:
-            rest: Where the problems are listed that the table omits, as a clause.
-        """
-        return "\n".join([self._summary(), *_problem_lines(self.problems, self.unlisted, rest)])
+        return "\n".join(
+            [self._summary(), *_problem_lines(self.problems, self.unlisted, "problems")]
+        )
 
     def _summary(self) -> str:
         count = len(self.problems) + self.unlisted
@@ -352,18 +320,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
-        return {
-            "path": self.path,
-            "directory": self.directory,
-            "splits": list(self.splits),
-            "valid": self.is_valid,
-            "files": self.files,
-            "records": self.records,
-            "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "unlisted": self.unlisted,
-            "problems": [asdict(problem) for problem in self.problems],
-        }
+        return {**asdict(self), "valid": self.is_valid, "seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True)
@@ -391,22 +348,13 @@ class RepairResult:
         return f"<RepairResult: {self._summary()}>"
 
     def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, rest: str = "`lost` lists all") -> str:
-        """Return a summary, with a table of the lost records.
-
-        Args:
-            rest: Where the lost records are listed that the table omits, as a clause.
-        """
         notes = (f"  note: {escape(note)}" for each in self.written for note in each.notes)
         parts = (
             f"  {escape(name)}: parts that are not committed; `covey commit` commits them, "
             "`covey repair --delete-parts` deletes them"
             for name in self.parts
         )
-        lost = _problem_lines(self.lost, 0, rest)
-        return "\n".join([self._summary(), *notes, *parts, *lost])
+        return "\n".join([self._summary(), *notes, *parts, *_problem_lines(self.lost, 0, "lost")])
 
     def _summary(self) -> str:
         if self.output == self.path:
@@ -418,33 +366,28 @@ class RepairResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as values of JSON."""
+        splits = {
+            each.split: {
+                "records": each.records,
+                "bytes": each.bytes,
+                "shards": [shard.name for shard in each.shards],
+            }
+            for each in self.written
+        }
         return {
             "path": self.path,
             "output": self.output,
             "records": self.records,
             "seconds": round(self.seconds, 3),
-            "splits": {
-                each.split: {
-                    "records": each.records,
-                    "bytes": each.bytes,
-                    "shards": [shard.name for shard in each.shards],
-                }
-                for each in self.written
-            },
+            "splits": splits,
             "lost": [asdict(each) for each in self.lost],
             "deleted": list(self.deleted),
             "parts": list(self.parts),
         }
 
 
-def _problem_lines(problems: Sequence[Problem], unlisted: int, rest: str) -> Iterator[str]:
-    """Yield the lines of a table of problems.
-
-    Args:
-        problems: All problems.
-        unlisted: Number of problems that were only counted.
-        rest: Where the problems are listed that the table omits, as a clause.
-    """
+def _problem_lines(problems: Sequence[Problem], unlisted: int, field: str) -> Iterator[str]:
+    """Yield the lines of a table of problems, and the number of further ones."""
     if not problems:
         return
     rows = [
@@ -452,9 +395,8 @@ def _problem_lines(problems: Sequence[Problem], unlisted: int, rest: str) -> Ite
         for each in problems[:MAX_TABLE_ROWS]
     ]
     yield from table(("file", "record", "offset", "problem"), rows, "<>><")
-    omitted = len(problems) - MAX_TABLE_ROWS
-    if omitted > 0:
-        yield f"  and {omitted:,} more; {rest}"
+    if len(problems) > MAX_TABLE_ROWS:
+        yield f"  and {len(problems) - MAX_TABLE_ROWS:,} more; see `{field}`, or --json"
     if unlisted:
         yield f"  and {unlisted:,} more, not listed, in files that have thousands of problems"
 

@@ -159,7 +159,7 @@ def test_verify_lists_the_first_fifty_problems(tmp_path, capsys):
     (tmp_path / "x.tfrecord").write_bytes(frame(b"\xff") * 70)
     lines = run(capsys, "verify", "x.tfrecord", status=1).splitlines()
     assert len(lines) == 2 + 50 + 1
-    assert lines[-1] == "  and 20 more; --json lists them all"
+    assert lines[-1] == "  and 20 more; see `problems`, or --json"
     assert len(run_json(capsys, "verify", "x.tfrecord", status=1)["problems"]) == 70
 
 

@@ -832,7 +832,7 @@ def test_long_report(directory):
     lines = str(report).splitlines()
     assert len(report.problems) > 70
     assert len(lines) == LISTED + 3
-    assert lines[-1] == f"  and {len(report.problems) - LISTED} more; `problems` lists all"
+    assert lines[-1] == f"  and {len(report.problems) - LISTED} more; see `problems`, or --json"
     assert len(report.to_dict()["problems"]) == len(report.problems)
 
 

@@ -62,6 +62,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(repaired.to_dict())
     elif not (options.quiet and not repaired.lost):
-        rest = f"see {options.report}" if options.report else "--report FILE lists them all"
-        print_lines(*repaired.describe(rest).split("\n"))
+        print_lines(*str(repaired).split("\n"))
     return 0

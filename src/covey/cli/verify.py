@@ -33,5 +33,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.to_dict())
     elif not (options.quiet and report.is_valid):
-        print_lines(*report.describe("--json lists them all").split("\n"))
+        print_lines(*str(report).split("\n"))
     return 0 if report.is_valid else 1
