@@ -47,9 +47,8 @@ def is_string(feature: Feature) -> bool:
 
 
 def _is_integer(feature: Feature) -> bool:
-    if not isinstance(feature, Tensor) or feature.shape != () or feature.dtype in STRINGS:
-        return False
-    return np.dtype(feature.dtype).kind in "iub"
+    is_number = isinstance(feature, Tensor) and feature.shape == () and not is_string(feature)
+    return is_number and np.dtype(feature.dtype).kind in "iub"  # type: ignore[attr-defined]
 
 
 def can_be_label(feature: Feature) -> bool:
@@ -331,7 +330,7 @@ def read_strings(
 
 
 def join_strings(known: Iterable[str], columns: Iterable[Any], label: str) -> tuple[str, ...]:
-    """Return the known strings, followed by those of all columns that have strings.
+    """Return the known strings, followed by the new ones of all columns that have strings.
 
     Args:
         known: Strings that have class ids already, by id.
@@ -340,9 +339,8 @@ def join_strings(known: Iterable[str], columns: Iterable[Any], label: str) -> tu
     """
     found: set[str] = set()
     for column in columns:
-        if _has_strings(column):
-            values = column.tolist() if isinstance(column, np.ndarray) else column
-            found.update(decode_strings((v for v in values if not isinstance(v, int)), label=label))
+        values = _with_strings(column) or ()
+        found.update(decode_strings((v for v in values if not isinstance(v, int)), label=label))
     return extend_names(known, found)
 
 
@@ -363,25 +361,22 @@ def number_column(
         and, if strings are stored, all strings by class id.
     """
     feature = features[label]
-    if not _has_strings(column):
+    values = _with_strings(column)
+    if values is None:
         if is_string(feature):
             raise FeatureError(
                 f"the feature is a string, but its column has {column[:3]!r}", feature=label
             )
         return features, column, _integer_ids(label, column), ()
-    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
-    if isinstance(feature, ClassLabel) and feature.names:  # integers beside names are class ids
+    names = feature.names or () if isinstance(feature, ClassLabel) else ()
+    if names:  # integers beside names are class ids
         values = [
-            feature.names[value]
-            if type(value) is int and 0 <= value < len(feature.names)
-            else value
+            names[value] if type(value) is int and 0 <= value < len(names) else value
             for value in values
         ]
     strings = decode_strings(values, label=label)
     is_stored = is_string(feature) and not may_grow
-    names = tuple(known)
-    if not names and isinstance(feature, ClassLabel):
-        names = feature.names or ()
+    names = tuple(known) or names
     if is_stored or may_grow:
         names = extend_names(names, strings)
     ids = {name: class_id for class_id, name in enumerate(names)}
@@ -411,8 +406,9 @@ def _integer_ids(label: str, column: Any) -> NDArray[np.int64]:
     return np.asarray(ids, np.int64)
 
 
-def _has_strings(column: Any) -> bool:
+def _with_strings(column: Any) -> list[Any] | None:
+    """Return the values of a column that has strings; None if it has none."""
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
-        return False
-    values = column.tolist() if isinstance(column, np.ndarray) else column
-    return any(isinstance(value, (str, bytes)) for value in values)
+        return None
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    return values if any(isinstance(value, (str, bytes)) for value in values) else None
