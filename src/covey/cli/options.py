@@ -241,21 +241,22 @@ def add_engine(parser: Any, *, workers: bool = True) -> None:
 
 def find_engine(options: argparse.Namespace) -> Engine | None:
     """Return the engine of the options that :func:`add_engine` adds; None for this process."""
-    name = options.engine
-    if options.workers is not None and name != "processes" and not options.has_own_workers:
-        options.refuse("--workers needs --engine processes")
-    if options.num_cpus is not None and name != "ray":
-        options.refuse("--num-cpus needs --engine ray")
-    if options.max_retries is not None and name is None:
-        options.refuse("--max-retries needs --engine")
-    if name is None:
+    names = ("workers", "max_retries", "num_cpus")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    valid = {"processes": ("workers", "max_retries"), "ray": ("max_retries", "num_cpus")}
+    of_command = ("workers",) if options.has_own_workers else ()
+    for name in given:
+        if name not in (*valid.get(options.engine, ()), *of_command):
+            engines = " or ".join(each for each in valid if name in valid[each])
+            options.refuse(f"--{name.replace('_', '-')} needs --engine {engines}")
+    if options.engine is None:
         return None
     from covey.engines import Processes, Ray
 
-    retries = {} if options.max_retries is None else {"max_retries": options.max_retries}
-    if name == "processes":
-        return Processes(workers=options.workers, **retries)
-    return Ray(num_cpus=options.num_cpus or 1, **retries)
+    if options.engine == "processes":
+        return Processes(**given)
+    given.pop("workers", None)
+    return Ray(**given)
 
 
 def add_progress(parser: Any) -> None:
