@@ -19,9 +19,17 @@ from PIL import Image as Pillow
 
 import covey
 from covey.cli import main
-from covey.cli.write import KINDS as KINDS_IN_HELP
+from covey.cli import write as cli_write
+from covey.cli.options import (
+    count_or_fraction,
+    fraction,
+    kind,
+    name_list,
+    positive,
+    size,
+)
+from covey.errors import DatasetError
 from covey.sources import KINDS, open_source, open_splits
-from covey.storage import open_storage
 
 BIRDS = ("crow", "owl", "robin", "wren")
 
@@ -197,7 +205,7 @@ def test_every_kind_of_source(kind, capsys):
 
 
 def test_formats_in_the_help():
-    assert sorted(KINDS_IN_HELP.split(", ")) == sorted(KINDS) == sorted(MAKERS)
+    assert sorted(cli_write.KINDS.split(", ")) == sorted(KINDS) == sorted(MAKERS)
 
 
 def test_tfds_reads_an_image_directory(capsys):
@@ -244,122 +252,79 @@ def test_splits_of_a_column(capsys):
     assert "example 24: feature 'split': the value is missing; every example must" in message
 
 
-def test_replaced_shards(capsys):
-    make_npz()
-    for target, where in [
-        ("data", "moved to .covey-old until the next write"),
-        ("memory://replaced/birds", "kept beside the new ones, where patterns such as *.tfrecord*"),
-    ]:
-        write("birds.npz", target, "--shards", "2")
-        capsys.readouterr()
-        options = ["--mode", "overwrite", "--shards", "3"]
-        assert main(["write", "birds.npz", target, *options]) == 0
-        printed = capsys.readouterr().out
-        assert printed.count("2 shards of the replaced version") == 1
-        assert f"2 shards of the replaced version {where}" in printed
-        assert f"`covey repair {target}`" in printed
-        assert main(["repair", target]) == 0
-        storage = open_storage(target)
-        assert len(storage.glob(storage.join(storage.clean(target), "*.tfrecord*"))) == 3
-
-
 # Options.
 
-
-def test_options_of_order_and_files():
-    make_npz(20)
-    options = "--sort-by-class --no-shuffle --shards 4 --compression gzip --compression-level 1"
-    write("birds.npz", "data", *options.split())
-    assert [int(example["label"]) for example in read()] == [n // 5 for n in range(20)]
-    shards = sorted(name for name in os.listdir("data") if ".tfrecord" in name)
-    assert shards[-1] == "data-train.tfrecord-00003-of-00004"
-    with open(f"data/{shards[0]}", "rb") as file:
-        assert file.read(2) == b"\x1f\x8b"
-    options = "--name flock --description Birds. --shard-bytes 500 --memory-limit 1M"
-    write("birds.npz", "more", *options.split())
-    with open("more/dataset_info.json") as file:
-        info = json.load(file)
-    assert (info["name"], info["description"]) == ("flock", "Birds.")
-    assert len(info["splits"][0]["shardLengths"]) > 1
-    write("birds.npz", "most", "--records-per-shard", "7")
-    assert len([name for name in os.listdir("most") if ".tfrecord" in name]) == 3
-
-
-def test_seeds_of_the_order_and_of_the_division():
-    make_npz(60)
-    for path, option, seed in [
-        ("one", "--seed", 1),
-        ("two", "--seed", 2),
-        ("three", "--hold-out-seed", 1),
-    ]:
-        write("birds.npz", path, "--hold-out-fraction", "0.3", option, str(seed))
-    one, two, three = (identities("val", path) for path in ("one", "two", "three"))
-    assert one != two
-    assert sorted(one) == sorted(two)
-    assert sorted(one) != sorted(three)
-
-
-def test_number_and_percentage_of_held_out_classes(capsys):
-    make_npz(400, classes=40)
-    assert main(["write", "birds.npz", "data", "--hold-out-classes", "10"]) == 0
-    table = capsys.readouterr().out.splitlines()[-3:]
-    assert [row.split()[:4] for row in table[1:]] == [
-        ["train", "300", "30", "10"],
-        ["val", "100", "10", "10"],
-    ]
-    write("birds.npz", "more", "--hold-out-classes", "25%", "--hold-out-split", "test")
-    held = [{int(e["label"]) for e in read(*part)} for part in (("val",), ("test", "more"))]
-    few, many = sorted(held, key=len)
-    assert few <= many
-    write("birds.npz", "by", "--hold-out-fraction", "0.3", "--hold-out-by", "label")
-    train, val = ({int(e["label"]) for e in read(split, "by")} for split in ("train", "val"))
-    assert len(train) + len(val) == len(train | val) == 40
-
-
-def test_modes(capsys):
-    make_npz(20)
-    write("birds.npz", "data", "--split", "val")
-    # The second split exists: the first is not written either.
-    assert "split 'val'" in error_of(capsys, "birds.npz", "data", "--hold-out-fraction", "0.5")
-    assert "train" not in "".join(os.listdir("data"))
-    write("birds.npz", "data", "--split", "val", "--mode", "append")
-    assert len(read("val")) == 40
-    write("birds.npz", "data", "--split", "val", "--mode", "overwrite")
-    assert len(read("val")) == 20
+VALUES = {
+    # type of an option: text, and the value of the argument
+    str: ("text", "text"),
+    int: ("-7", -7),
+    positive: ("3", 3),
+    size: ("2M", 2 << 20),
+    fraction: ("25%", 0.25),
+    count_or_fraction: ("10", 10),
+    kind: ("json-lines", "JSON Lines"),
+    name_list: ("a,b", ["a", "b"]),
+}
+TABLES = {
+    "open": (cli_write._OF_OPEN, "--"),
+    "write": (cli_write._OF_WRITE, "--"),
+    "hold out": (cli_write._OF_HOLD_OUT, "--hold-out-"),
+}
 
 
 @pytest.mark.parametrize(
-    ("mode", "divide"), [("append", ["--hold-out-fraction", "0.5"]), ("overwrite", [])]
+    ("table", "row"),
+    [
+        pytest.param(table, row, id=row[1])
+        for table, (rows, _) in TABLES.items()
+        for row in rows
+        if row[1] not in ("--hold-out-by", "--hold-out-split", "--hold-out-seed")
+    ],
 )
-def test_class_ids_do_not_change_when_classes_are_added(mode, divide):
-    make_images(40, names=("crow", "wren"))
-    write("photos", "data", "--hold-out-fraction", "0.5")
-    make_images(40, "more", names=("ant", "crow", "owl"))
-    write("more", "data", "--mode", mode, *divide)
-    names = open_source("data", split="train").features["label"].names
-    assert names == ("crow", "wren", "ant", "owl")
-    for example in [*read("train"), *read("val")]:
-        assert names[int(example["label"])] == example["filename"].split("/")[0]
+def test_an_option_is_an_argument_of_its_function(table, row, monkeypatch):
+    """Every option of the tables arrives, as the argument of the same name."""
+    _, option, type_of, *_ = row
+    if type_of is bool:
+        texts, value = [], True
+    elif isinstance(type_of, (tuple, range)):
+        texts, value = [str(type_of[-1])], type_of[-1]
+    else:
+        text, value = VALUES[type_of[0] if isinstance(type_of, list) else type_of]
+        texts = [text]
+    calls, opened = {}, open_source(make_csv())
+
+    def open_splits(path, **arguments):
+        calls["open"] = arguments
+        return opened
+
+    def write(source, path, **arguments):
+        calls["write"] = arguments
+        calls["hold out"] = vars(arguments["hold_out"]) if arguments["hold_out"] else {}
+        raise DatasetError("recorded")
+
+    monkeypatch.setattr(covey.sources, "open_splits", open_splits)
+    monkeypatch.setattr(covey, "write", write)
+    assert main(["write", "birds.csv", "data", option, *texts]) == 1
+    name = option.removeprefix(TABLES[table][1]).replace("-", "_")
+    assert calls[table][name] == value
 
 
-def test_class_ids_with_other_names_are_rejected(capsys):
-    make_images(8)
-    write("photos", "data", "--split", "test")
-    names = covey.ClassLabel(names=("wren", "crow"))
-    features = open_source("data", split="test").features.replace({"label": names})
-    examples = [{**each, "label": 0} for each in read("test")]
-    covey.write(examples, "other", split="train", features=features, progress=False)
-    error = error_of(capsys, "other", "data")
-    assert "feature 'label'" in error
-    assert "expected str" in error
+def test_options_of_hold_out(capsys):
+    make_npz(60)
+    more = ["--hold-out-by", "label", "--hold-out-split", "test", "--hold-out-seed", "1"]
+    write("birds.npz", "data", "--hold-out-fraction", "0.5", *more)
+    of = covey.HoldOut(fraction=0.5, by="label", split="test", seed=1)
+    covey.write("birds.npz", "same", hold_out=of, progress=False)
+    assert identities("test") == identities("test", "same")
 
 
-def test_defaults_and_keys(capsys):
-    with open("birds.jsonl", "w") as file:
-        file.write('{"id": "a", "label": "owl", "eggs": 2}\n{"id": "b", "label": "wren"}\n')
-    assert "default" in error_of(capsys, "birds.jsonl", "data")
-    write("birds.jsonl", "data", "--default", "eggs=0", "--key", "id")
-    assert sorted(int(example["eggs"]) for example in read()) == [0, 2]
+def test_shards_of_a_replaced_version(capsys):
+    make_npz()
+    write("birds.npz", "data", "--shards", "2")
+    assert main(["write", "birds.npz", "data", "--mode", "overwrite"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 shards of the replaced version moved to .covey-old until the next write" in printed
+    assert "`covey repair data` deletes them" in printed.replace(os.getcwd() + "/", "")
 
 
 def test_types_of_features(capsys):
@@ -385,20 +350,6 @@ def test_types_of_features(capsys):
     assert "note: 'time': float64, which is stored as bytes; decode" in capsys.readouterr().out
     rows = sorted((int(each["id"]), each["ring"], float(each["time"])) for each in read())
     assert rows == [(-1, "2", 1700000000.123), (1234567890123456789, "1", 1700000000.5)]
-
-
-def test_types_of_json(capsys):
-    with open("birds.jsonl", "w") as file:
-        rows = ({"x": [n / 3], "n": n, "label": BIRDS[n % 2]} for n in range(9))
-        file.writelines(json.dumps(each) + "\n" for each in rows)
-    main(["write", "birds.jsonl", "rounded"])
-    note = "note: x: 6 of 9 values rounded; declare float64"
-    assert note in capsys.readouterr().out
-    main(["write", "birds.jsonl", "data", "--type", "x=float64", "--type=n=int8"])
-    assert "note" not in capsys.readouterr().out
-    assert sorted(each["x"].tolist() for each in read()) == [[n / 3] for n in range(9)]
-    assert covey.open("data", split="train").features["n"] == covey.Tensor("int8")
-    assert "there is no feature 'y'" in error_of(capsys, make_csv(), "other", "--type", "y=str")
 
 
 def test_a_line_for_each_column(capsys):
