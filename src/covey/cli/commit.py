@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 
 from covey.cli.options import (
-    add_engine,
-    add_progress,
-    add_storage_option,
+    ENGINE,
+    PROGRESS,
+    SPLIT,
+    STORAGE,
+    add_options,
     find_engine,
+    positive,
     reading_options,
     size,
 )
@@ -27,19 +30,16 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
-    parser.add_argument(
-        "--split", help="a split of the parts, if parts of several writes exist (default: all)"
+    add_options(
+        parser,
+        ("", "target", str, "TARGET", "directory or URL of the dataset"),
+        *SPLIT,
+        *STORAGE,
+        *ENGINE,
+        ("running", "--workers", positive, "N", "number of processes (default: all CPU cores)"),
+        ("running", "--memory-limit", size, "SIZE", "as for `covey write` (default: 512M)"),
+        *PROGRESS,
     )
-    add_engine(parser)
-    parser.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        type=size,
-        help="approximate size of the records in memory, of each task (default: 512M)",
-    )
-    add_storage_option(parser)
-    add_progress(parser)
     parser.set_defaults(hold_out_classes=None, mode=None)
 
 

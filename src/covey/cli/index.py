@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
-from covey.cli.options import add_label, add_path, add_running, reading_options
+from covey.cli.options import LABEL, PATH, RUNNING, add_options, reading_options
 from covey.cli.output import SPLIT_HEADER, print_json, print_lines, print_message, split_cells
 from covey.errors import CorruptRecordError, ExampleError
 
@@ -28,9 +28,8 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_path(parser)
-    add_label(parser)
-    parser.add_argument("--force", action="store_true", help="rebuild a valid index too")
+    force = ("", "--force", bool, None, "rebuild a valid index too")
+    add_options(parser, *PATH, *LABEL, force, *RUNNING)
     parser.add_argument(
         "--export-dali",
         metavar="DIR",
@@ -39,7 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="write index files for DALI beside the shards, or to DIR",
     )
-    add_running(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
-from covey.cli.options import add_output, add_path, add_progress, reading_options
+from covey.cli.options import JSON, PATH, PROGRESS, Rows, add_options, reading_options
 from covey.cli.output import TERMINAL_WIDTH, print_json, print_lines, shorten
 
 if TYPE_CHECKING:
@@ -42,20 +42,19 @@ _LAYOUTS = {
 _MAX_BINS = 12
 _ROUND_NUMBERS = [first * 10**power for power in range(19) for first in (1, 2, 5)]
 
+# fmt: off
+_OPTIONS: Rows = (
+    ("", "--deep", bool, None, "read all examples, and find duplicates"),
+    ("", "--build", bool, None,
+     "show the versions and the image decoders of this installation; no PATH is needed"),
+)
+# fmt: on
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_path(parser, required=False)
-    parser.add_argument(
-        "--deep", action="store_true", help="read all examples, and find duplicates"
-    )
-    add_progress(parser)
-    add_output(parser)
-    parser.add_argument(
-        "--build",
-        action="store_true",
-        help="show the versions and the image decoders of this installation; no PATH is needed",
-    )
+    add_options(parser, *PATH, *_OPTIONS, *PROGRESS, *JSON)
+    next(each for each in parser._actions if each.dest == "path").nargs = "?"
 
 
 def run(options: argparse.Namespace) -> None:

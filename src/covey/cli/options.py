@@ -160,91 +160,75 @@ def kind(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} must be {error.allowed}") from None
 
 
-def add_path(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the options of the dataset to read."""
-    parser.add_argument(
-        "path",
-        nargs=None if required else "?",
-        metavar="PATH",
-        help="directory of a dataset; directory, file or quoted pattern of TFRecords; or URL",
-    )
-    parser.add_argument("--split", help="split, or several: train+test (default: all)")
-    add_storage_option(parser)
+Rows = tuple[tuple[str, str, Any, str | None, str], ...]
+"""Options: group, name, type, metavar, help. Options of a ``"group/..."`` exclude each other. A
+type is bool for a flag, the valid values, the parser of a value, or the parser in a list: the
+option may be repeated."""
+
+# fmt: off
+SPLIT: Rows = (
+    ("", "--split", str, None, "split, or several: train+test (default: all)"),
+)
+STORAGE: Rows = (
+    ("", "--storage-option", [storage_option], "NAME=VALUE",
+     "option of fsspec for a URL, such as anon=true; may be repeated"),
+)
+PATH: Rows = (
+    ("", "path", str, "PATH",
+     "directory of a dataset; directory, file or quoted pattern of TFRecords; or URL"),
+    *SPLIT, *STORAGE,
+)
+LABEL: Rows = (
+    ("", "--label", str, "NAME",
+     "label feature, or @file (default: the label of the index, or a feature with a common name)"),
+)
+PROGRESS: Rows = (
+    ("", "--no-progress", bool, None, "hide the progress bar"),
+    ("", "-q --quiet", bool, None, "print only errors and warnings"),
+)
+JSON: Rows = (("", "--json", bool, None, "print the result as a JSON object"),)
+RUNNING: Rows = (
+    ("", "--threads", positive, "N", "number of threads (default: all CPU cores)"),
+    *PROGRESS, *JSON,
+)
+ENGINE: Rows = (
+    ("running", "--engine", ("processes", "ray"), None,
+     "where the work is done: processes of this machine, or a Ray cluster (default: threads of "
+     "this process)"),
+    ("running", "--max-retries", count, "N",
+     "how often a task of the engine is run again after its worker was lost (default: 1 with "
+     "processes, 3 with ray)"),
+    ("running", "--num-cpus", cpus, "X", "CPUs of a task of --engine ray (default: 1)"),
+)
+# fmt: on
 
 
-def add_label(parser: argparse.ArgumentParser) -> None:
-    """Add the option of the label feature."""
-    parser.add_argument(
-        "--label",
-        metavar="NAME",
-        help="label feature, or @file (default: the label of the index, or a feature with a common "
-        "name)",
-    )
-
-
-def add_storage_option(parser: Any) -> None:
-    """Add the options of fsspec."""
-    parser.add_argument(
-        "--storage-option",
-        metavar="NAME=VALUE",
-        type=storage_option,
-        action="append",
-        default=[],
-        help="option of fsspec for a URL, such as anon=true; may be repeated",
-    )
-
-
-def add_running(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that runs for long."""
-    parser.add_argument(
-        "--threads",
-        metavar="N",
-        type=positive,
-        help="number of threads (default: all CPU cores)",
-    )
-    add_progress(parser)
-    add_output(parser)
-
-
-def add_engine(parser: Any, *, workers: bool = True) -> None:
-    """Add the options of the engine that runs a command.
-
-    Args:
-        parser: The parser, or a group of options.
-        workers: Whether to add ``--workers``; False if the command has it, also without an engine.
-    """
-    parser.add_argument(
-        "--engine",
-        choices=("processes", "ray"),
-        help="where the work is done: processes of this machine, or a Ray cluster (default: "
-        "threads of this process)",
-    )
-    if workers:
-        parser.add_argument(
-            "--workers",
-            metavar="N",
-            type=positive,
-            help="number of processes of --engine processes (default: all CPU cores)",
-        )
-    parser.add_argument(
-        "--max-retries",
-        metavar="N",
-        type=count,
-        help="how often a task of the engine is run again after its worker was lost (default: 1 "
-        "with processes, 3 with ray)",
-    )
-    parser.add_argument(
-        "--num-cpus", metavar="X", type=cpus, help="CPUs of a task of --engine ray (default: 1)"
-    )
-    parser.set_defaults(has_own_workers=not workers)
+def add_options(parser: argparse.ArgumentParser, *rows: tuple[str, str, Any, Any, str]) -> None:
+    """Add the rows of tables to a parser."""
+    groups: dict[str, Any] = {"": parser}
+    for group, names, type_of, metavar, text in rows:
+        title = group.partition("/")[0]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        if group not in groups:
+            groups[group] = groups[title].add_mutually_exclusive_group()
+        keywords: dict[str, Any] = {"type": type_of, "metavar": metavar}
+        if type_of is bool:
+            keywords = {"action": "store_true"}
+        elif isinstance(type_of, list):
+            action = "extend" if type_of == [name_list] else "append"
+            keywords = {"type": type_of[0], "metavar": metavar, "action": action}
+        elif isinstance(type_of, (tuple, range)):
+            keywords = {"type": type(type_of[0]), "choices": type_of}
+        groups[group].add_argument(*names.split(), help=text, **keywords)
 
 
 def find_engine(options: argparse.Namespace) -> Engine | None:
-    """Return the engine of the options that :func:`add_engine` adds; None for this process."""
+    """Return the engine of the options :data:`ENGINE`; None for this process."""
     names = ("workers", "max_retries", "num_cpus")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     valid = {"processes": ("workers", "max_retries"), "ray": ("max_retries", "num_cpus")}
-    of_command = ("workers",) if options.has_own_workers else ()
+    of_command = ("workers",) if options.command == "write" else ()
     for name in given:
         if name not in (*valid.get(options.engine, ()), *of_command):
             engines = " or ".join(each for each in valid if name in valid[each])
@@ -259,17 +243,6 @@ def find_engine(options: argparse.Namespace) -> Engine | None:
     return Ray(**given)
 
 
-def add_progress(parser: Any) -> None:
-    """Add the options of progress bars and messages."""
-    parser.add_argument("--no-progress", action="store_true", help="hide the progress bar")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors and warnings")
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the output."""
-    parser.add_argument("--json", action="store_true", help="print the result as a JSON object")
-
-
 def shows_progress(options: argparse.Namespace) -> bool | None:
     """Return whether to show a progress bar; None if that depends on stderr."""
     return False if options.quiet or options.no_progress else None
@@ -279,6 +252,6 @@ def reading_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that all functions have which read a dataset."""
     return {
         "split": options.split,
-        "storage_options": dict(options.storage_option) or None,
+        "storage_options": dict(options.storage_option or ()),
         "progress": shows_progress(options),
     }

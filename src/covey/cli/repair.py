@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from covey.cli.options import add_path, add_running, reading_options
+from covey.cli.options import PATH, RUNNING, Rows, add_options, reading_options
 from covey.cli.output import check_report, print_json, print_lines, write_report
 
 SUMMARY = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
@@ -23,26 +23,20 @@ examples:
   covey repair 'photos/*.tfrec' --output data/photos --report lost.jsonl
 """
 
+# fmt: off
+_OPTIONS: Rows = (
+    ("", "--output", str, "NEW", "directory or URL of the new dataset"),
+    ("", "--mode", ("error", "overwrite"), None,
+     "what to do if a split of NEW exists (default: error)"),
+    ("", "--delete-parts", bool, None, "delete parts of job arrays that are not committed"),
+    ("", "--report", str, "FILE", "write the lost records to FILE, as JSON Lines"),
+)
+# fmt: on
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_path(parser)
-    parser.add_argument("--output", metavar="NEW", help="directory or URL of the new dataset")
-    parser.add_argument(
-        "--mode",
-        choices=("error", "overwrite"),
-        default="error",
-        help="what to do if a split of NEW exists (default: error)",
-    )
-    parser.add_argument(
-        "--delete-parts",
-        action="store_true",
-        help="delete parts of job arrays that are not committed",
-    )
-    parser.add_argument(
-        "--report", metavar="FILE", help="write the lost records to FILE, as JSON Lines"
-    )
-    add_running(parser)
+    add_options(parser, *PATH, *_OPTIONS, *RUNNING)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     repaired = repair(
         options.path,
         options.output,
-        mode=options.mode,
+        mode=options.mode or "error",
         delete_parts=options.delete_parts,
         threads=options.threads,
         **reading_options(options),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, table
-from covey.cli.options import add_label, add_path, add_running, picture, positive
+from covey.cli.options import LABEL, PATH, RUNNING, Rows, add_options, picture, positive
 from covey.cli.output import print_json, print_lines, print_message, shorten
 
 if TYPE_CHECKING:
@@ -51,62 +51,6 @@ _ID = re.compile(r"-?\d{1,18}")
 _RANGE = re.compile(r"(-?\d{1,18})?:(-?\d{1,18})?(?::(-?[1-9]\d{0,17}))?")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_path(parser)
-    parser.add_argument(
-        "--ids",
-        metavar="IDS",
-        type=ids,
-        help=f"ids and ranges of examples, separated by commas (default: 0:{DEFAULT_EXAMPLES})",
-    )
-    parser.add_argument("--class", dest="class_", metavar="NAME", help="only this class")
-    add_label(parser)
-    parser.add_argument(
-        "--select",
-        metavar="NAME",
-        action="append",
-        help="feature to print; may be repeated (default: all)",
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", type=picture, help="save thumbnails of the images, .png or .jpg"
-    )
-    parser.add_argument(
-        "--max-pixels",
-        metavar="N",
-        type=positive,
-        help="limit of the pixels of an image (default: 64,000,000)",
-    )
-    batch = parser.add_argument_group("batch")
-    batch.add_argument("--batch", action="store_true", help="print a balanced batch")
-    plan = [
-        batch.add_argument(
-            "-p",
-            "--classes-per-batch",
-            metavar="P",
-            type=positive,
-            help=f"number of classes (default: {CLASSES_PER_BATCH}, or all if there are fewer)",
-        ),
-        batch.add_argument(
-            "-k",
-            "--examples-per-class",
-            metavar="K",
-            type=positive,
-            help=f"number of examples of each class (default: {EXAMPLES_PER_CLASS})",
-        ),
-        batch.add_argument("--seed", type=int, help="seed of the batches (default: 0)"),
-        batch.add_argument("--step", type=int, help="step of the batch (default: 0)"),
-        batch.add_argument(
-            "--class-weights",
-            choices=("sqrt", "size"),
-            help="draw classes in proportion to their size, or to its square root (default: "
-            "equally often)",
-        ),
-    ]
-    parser.set_defaults(plan_options={each.dest: each.option_strings[-1] for each in plan})
-    add_running(parser)
-
-
 def ids(text: str) -> list[tuple[str, int | slice]]:
     """Parse ids and ranges that are separated by commas; return each with its text.
 
@@ -125,15 +69,45 @@ def ids(text: str) -> list[tuple[str, int | slice]]:
     return found
 
 
+# fmt: off
+_OPTIONS: Rows = (
+    ("", "--ids", ids, "IDS",
+     f"ids and ranges of examples, separated by commas (default: 0:{DEFAULT_EXAMPLES})"),
+    ("", "--class", str, "NAME", "only this class"),
+    ("", "--select", [str], "NAME", "feature to print; may be repeated (default: all)"),
+    ("", "--output", picture, "FILE", "save thumbnails of the images, .png or .jpg"),
+    ("", "--max-pixels", positive, "N",
+     "limit of the pixels of an image (default: 64,000,000)"),
+    ("batch", "--batch", bool, None, "print a balanced batch"),
+)
+_OF_BATCH: Rows = (
+    ("batch", "-p --classes-per-batch", positive, "P",
+     f"number of classes (default: {CLASSES_PER_BATCH}, or all if there are fewer)"),
+    ("batch", "-k --examples-per-class", positive, "K",
+     f"number of examples of each class (default: {EXAMPLES_PER_CLASS})"),
+    ("batch", "--seed", int, None, "seed of the batches (default: 0)"),
+    ("batch", "--step", int, None, "step of the batch (default: 0)"),
+    ("batch", "--class-weights", ("sqrt", "size"), None,
+     "draw classes in proportion to their size, or to its square root (default: equally often)"),
+)
+# fmt: on
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_options(parser, *PATH, *LABEL, *_OPTIONS, *_OF_BATCH, *RUNNING)
+
+
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from covey.cli.values import open_dataset
 
-    if options.batch and (options.ids or options.class_):
+    if options.batch and (options.ids or getattr(options, "class")):
         options.refuse(f"{'--ids' if options.ids else '--class'} is not allowed with --batch")
-    for name, option in options.plan_options.items():
-        if getattr(options, name) is not None and not options.batch:
-            options.refuse(f"{option} needs --batch")
+    for _, names, *_ in _OF_BATCH:
+        name = names.split()[-1]
+        if getattr(options, name[2:].replace("-", "_")) is not None and not options.batch:
+            options.refuse(f"{name} needs --batch")
     with open_dataset(options) as dataset:
         if options.batch:
             _show_batch(dataset, options)
@@ -145,7 +119,7 @@ def _show_examples(dataset: Dataset, options: argparse.Namespace) -> None:
     from covey.cli.values import example_lines, to_json
     from covey.view.summaries import read_examples
 
-    chosen = choose_ids(dataset, options.ids, options.class_)
+    chosen = choose_ids(dataset, options.ids, getattr(options, "class"))
     examples = read_examples(dataset, chosen, options.select)
     sheet = _save(dataset, chosen, min(_ROW_IMAGES, len(chosen)), options)
     content = {**_about(dataset, options), "count": len(dataset)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.options import add_path, add_running, reading_options
+from covey.cli.options import PATH, RUNNING, add_options, reading_options
 from covey.cli.output import print_json, print_lines
 
 SUMMARY = "check every checksum, example and index row of a dataset, and list all problems"
@@ -21,8 +21,7 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_path(parser)
-    add_running(parser)
+    add_options(parser, *PATH, *RUNNING)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 
-from covey.cli.options import add_label, add_path, add_progress, count, reading_options
+from covey.cli.options import LABEL, PATH, PROGRESS, Rows, add_options, count, reading_options
 from covey.cli.output import print_message
 
 SUMMARY = "show the examples, the classes and the batches of a dataset in the browser"
@@ -21,27 +21,22 @@ examples:
   covey view s3://bucket/birds --port 8080 --no-browser
 """
 
+# fmt: off
+_OPTIONS: Rows = (
+    ("", "--embeddings", str, "FILE",
+     ".npy file with a vector for each example of the split (default: the first split)"),
+    ("", "--port", count, "N", "port of the server; 0 for any (default)"),
+    ("", "--host", str, "ADDRESS",
+     "address to bind to (default: 127.0.0.1, which other machines cannot connect to)"),
+    ("", "--no-browser", bool, None, "do not open the browser"),
+)
+# fmt: on
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_path(parser)
-    add_label(parser)
-    parser.add_argument(
-        "--embeddings",
-        metavar="FILE",
-        help=".npy file with a vector for each example of the split (default: the first split)",
-    )
-    parser.add_argument(
-        "--port", metavar="N", type=count, default=0, help="port of the server; 0 for any (default)"
-    )
-    parser.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        help="address to bind to (default: %(default)s, which other machines cannot connect to)",
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
-    add_progress(parser)
+    add_options(parser, *PATH, *LABEL, *_OPTIONS, *PROGRESS)
+    parser.set_defaults(port=0, host="127.0.0.1")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from covey._text import count_of, list_names, table
 from covey.cli.options import (
-    add_engine,
-    add_progress,
-    add_storage_option,
+    ENGINE,
+    PROGRESS,
+    STORAGE,
+    Rows,
+    add_options,
     count_or_fraction,
     default,
     feature_type,
@@ -66,13 +68,9 @@ _MAX_LISTED = 20
 _MAX_NAMES = 3
 
 
-# (group, option, type, metavar, help). Options of a "group/..." exclude each other. A type is bool
-# for a flag, the valid values, the parser of a value, or the parser in a list: it may be repeated.
 # The options of a table are arguments of the same name, and have the defaults of the function.
 # fmt: off
-_Options = tuple[tuple[str, str, Any, str | None, str], ...]
-
-_OF_OPEN: _Options = (
+_OF_OPEN: Rows = (
     ("source", "--kind", kind, None,
      f"format of SOURCE (default: by the names of files): {KINDS}"),
     ("source/label", "--label", str, None,
@@ -93,7 +91,7 @@ _OF_OPEN: _Options = (
      "(default: the first directory)"),
 )
 
-_OF_WRITE: _Options = (
+_OF_WRITE: Rows = (
     ("splits/name", "--split", str, None,
      "split to write (default: all splits of SOURCE; train if it has none)"),
     ("splits/name", "--split-by", str, "NAME",
@@ -121,7 +119,7 @@ _OF_WRITE: _Options = (
      "to disk (default: 512M)"),
 )
 
-_OF_HOLD_OUT: _Options = (
+_OF_HOLD_OUT: Rows = (
     ("splits/size", "--hold-out-fraction", fraction, "FRACTION",
      "write about this fraction of the examples as a second split; the hash of the key "
      "decides, so the split of an example does not depend on the others"),
@@ -135,7 +133,9 @@ _OF_HOLD_OUT: _Options = (
      "seed of the choice (default: 0); --seed does not change it"),
 )
 
-_OTHERS: _Options = (
+_OTHERS: Rows = (
+    ("", "source", str, "SOURCE", "file, directory, or quoted pattern"),
+    ("", "target", str, "TARGET", "directory or URL of the dataset"),
     ("source/label", "--no-label", bool, None, "write unlabelled data"),
     ("source", "--source-split", str, "NAME",
      "split of SOURCE to read (default: the split of --split)"),
@@ -160,30 +160,12 @@ _OTHERS: _Options = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
-    parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
-    groups: dict[str, Any] = {}
-    for group, option, kind_of, metavar, text in (*_OF_OPEN, *_OF_WRITE, *_OF_HOLD_OUT, *_OTHERS):
-        title = group.partition("/")[0]
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        if group not in groups:
-            groups[group] = groups[title].add_mutually_exclusive_group()
-        keywords: dict[str, Any] = {"type": kind_of, "metavar": metavar}
-        if kind_of is bool:
-            keywords = {"action": "store_true"}
-        elif isinstance(kind_of, list):
-            action = "extend" if kind_of == [name_list] else "append"
-            keywords = {"type": kind_of[0], "metavar": metavar, "action": action}
-        elif isinstance(kind_of, (tuple, range)):
-            keywords = {"type": type(kind_of[0]), "choices": kind_of}
-        groups[group].add_argument(option, help=text, **keywords)
-    add_storage_option(groups["files"])
-    add_engine(groups["running"], workers=False)
-    add_progress(groups["running"])
+    add_options(
+        parser, *_OF_OPEN, *_OF_WRITE, *_OF_HOLD_OUT, *_OTHERS, *STORAGE, *ENGINE, *PROGRESS
+    )
 
 
-def _given(options: argparse.Namespace, table: _Options, prefix: str = "--") -> dict[str, Any]:
+def _given(options: argparse.Namespace, table: Rows, prefix: str = "--") -> dict[str, Any]:
     """Return the options of a table that are given, as arguments."""
     names = {option[2:].replace("-", "_"): option.removeprefix(prefix) for _, option, *_ in table}
     found = {given.replace("-", "_"): getattr(options, name) for name, given in names.items()}
@@ -217,7 +199,7 @@ def run(options: argparse.Namespace) -> None:
             workers=options.workers if engine is None else None,
             engine=engine,
             progress=shows_progress(options),
-            storage_options=dict(options.storage_option),
+            storage_options=dict(options.storage_option or ()),
         )
     if not options.quiet:
         print_lines(*summary(result, options, notes))
