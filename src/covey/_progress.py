@@ -104,10 +104,6 @@ class Progress:
         return escape(f"{phase} {self._subject}".rstrip())
 
 
-def no_progress(examples: int, size: int) -> None:
-    """Ignore processed examples."""
-
-
 def format_bytes(size: float) -> str:
     """Return a size in bytes with a decimal unit.
 

@@ -299,7 +299,10 @@ class DatasetInfo:
             if keys is not None:
                 fields[_SUPERVISED_KEYS] = keys
             own = _take(fields, "name", "")
-            splits = _splits_from_json(_list(_take(fields, "splits", []), "splits", MAX_SHARDS))
+            listed = _list(_take(fields, "splits", []), "splits", MAX_SHARDS)
+            splits = tuple(map(_split_from_json, listed))
+            if sum(len(split.shard_lengths) for split in splits) > MAX_SHARDS:
+                raise FormatError(f"there are more than {MAX_SHARDS:,} shards")
             if own == "":
                 own = _missing_name(splits, name)
             return cls(
@@ -334,17 +337,6 @@ def _split_to_json(split: SplitInfo) -> dict[str, Any]:
         "shardLengths": [str(length) for length in split.shard_lengths],
     }
     return {**split.extra, **{key: each for key, each in fields.items() if each}}
-
-
-def _splits_from_json(content: Iterable[Any]) -> tuple[SplitInfo, ...]:
-    splits: list[SplitInfo] = []
-    shards = 0
-    for each in content:
-        splits.append(_split_from_json(each))
-        shards += len(splits[-1].shard_lengths)
-        if shards > MAX_SHARDS:
-            raise FormatError(f"there are more than {MAX_SHARDS:,} shards")
-    return tuple(splits)
 
 
 def _split_from_json(content: Any) -> SplitInfo:

@@ -89,6 +89,9 @@ def fill_template(template: str, dataset: str, split: str, shard: int, shards: i
 
     Raises:
         FormatError: If the template, or the name of the dataset or split, is invalid.
+
+    >>> fill_template(DEFAULT_TEMPLATE, "birds", "train", 0, 8)
+    'birds-train.tfrecord-00000-of-00008'
     """
     digits = max(5, len(str(shards)))
     index, count = f"{shard:0{digits}}", f"{shards:0{digits}}"
@@ -124,17 +127,6 @@ def _check_template(template: str, values: Sequence[str]) -> None:
                 f"template {template[:60]!r} has the unknown variable {variable[:60]!r}; "
                 f"supported variables: {', '.join(values)}"
             )
-
-
-def shard_name(dataset: str, split: str, shard: int, shards: int) -> str:
-    """Return the name that TFDS gives to a shard.
-
-    >>> shard_name("birds", "train", 0, 8)
-    'birds-train.tfrecord-00000-of-00008'
-    """
-    if not 0 <= shard < shards:
-        raise ValueError(f"shard is {shard}; must be from 0 to {shards - 1}")
-    return fill_template(DEFAULT_TEMPLATE, dataset, split, shard, shards)
 
 
 def new_token() -> str:

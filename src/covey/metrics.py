@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import MetricError, checks_keywords
+from covey.errors import MetricError, check, check_int, checks_keywords
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,6 +42,8 @@ class RetrievalKeywords(TypedDict, total=False):
 
 
 _OPTIONS = tuple(RetrievalKeywords.__annotations__)
+
+_check_int = partial(check_int, error=MetricError)
 
 DEFAULT_MEMORY_LIMIT = 256 << 20
 MAX_VALUE = 1e15
@@ -196,7 +198,7 @@ def suspicious_labels(
     >>> ids.tolist(), share.tolist(), other.tolist()
     ([1], [1.0], ['owl'])
     """
-    k = _check_integer("k", k)
+    k = _check_int("k", k, 1)
     queries = _Queries.parse(embeddings, labels, similarity=similarity, memory_limit=memory_limit)
     own = queries.query_ids
     count = min(k, len(own) - 1)
@@ -285,9 +287,9 @@ class _Queries:
         similarity: Similarity = "cosine",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> _Queries:
-        if similarity not in get_args(Similarity):
-            raise MetricError(option="similarity", found=similarity, choices=get_args(Similarity))
-        _check_integer("memory_limit", memory_limit)
+        names = get_args(Similarity)
+        check("similarity", similarity, similarity in names, names, error=MetricError)
+        _check_int("memory_limit", memory_limit, 1)
         if (references is None) != (reference_labels is None):
             raise MetricError(
                 "references and reference_labels must be given together", option="references"
@@ -325,14 +327,8 @@ class _Queries:
 
     def similarities(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Any]]:
         """Yield :func:`similarity_blocks` of some queries."""
-        return similarity_blocks(
-            self.queries,
-            self.references,
-            rows,
-            bias=self.bias,
-            is_same=self.is_same,
-            memory_limit=self.memory_limit,
-        )
+        options = {name: getattr(self, name) for name in ("bias", "is_same", "memory_limit")}
+        return similarity_blocks(self.queries, self.references, rows, **options)
 
     def blocks(self) -> Iterator[tuple[Any, Any, Any, NDArray[np.int64]]]:
         """Yield blocks of queries that have relevant references.
@@ -462,13 +458,7 @@ def _check_labels(option: str, labels: Any, rows: int) -> NDArray[Any]:
 
 
 def _check_ks(ks: Iterable[int]) -> list[int]:
-    return [_check_integer("ks", k) for k in (ks if isinstance(ks, Iterable) else (ks,))]
-
-
-def _check_integer(option: str, value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise MetricError(option=option, found=value, allowed="an integer >= 1")
-    return int(value)
+    return [_check_int("ks", k, 1) for k in (ks if isinstance(ks, Iterable) else (ks,))]
 
 
 # Operations that frameworks name differently; rows are queries, columns are references.

@@ -13,7 +13,7 @@ from tensorflow_datasets.core.proto import dataset_info_generated_pb2 as proto
 from covey import Features, RecordWriter
 from covey.dataset_info import DatasetInfo, SplitInfo, check_split_name, dataset_name
 from covey.errors import FormatError
-from covey.filenames import DEFAULT_TEMPLATE, shard_name
+from covey.filenames import DEFAULT_TEMPLATE, fill_template
 from covey.schema.tfds import features_to_tfds
 
 FEATURES = Features({"x": "int64"})
@@ -45,12 +45,7 @@ def test_shard_names_of_tfds(count):
     )
     for number in {0, count // 2, count - 1}:
         expected = theirs.relative_filepath(shard_index=number, num_shards=count)
-        assert shard_name("birds", "train", number, count) == expected
-
-
-def test_invalid_shard_number():
-    with pytest.raises(ValueError, match="shard is 8; must be from 0 to 7"):
-        shard_name("birds", "train", 8, 8)
+        assert fill_template(DEFAULT_TEMPLATE, "birds", "train", number, count) == expected
 
 
 @pytest.mark.parametrize(
