@@ -55,15 +55,9 @@ class RecordLocation:
 
     def error(self, error: CoveyError, feature: str) -> ExampleError:
         """Return the error for a record with an invalid value of `feature`."""
-        return ExampleError(
-            error.reason,
-            **self.fields,
-            feature=feature,
-            option=error.option,
-            found=error.found,
-            allowed=error.allowed,
-            remedy=error.remedy,
-        )
+        names = ("option", "found", "allowed", "remedy")
+        fields = {name: getattr(error, name) for name in names}
+        return ExampleError(error.reason, feature=feature, **self.fields, **fields)
 
     def __str__(self) -> str:
         if self.name == _MEMORY:

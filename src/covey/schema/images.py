@@ -239,7 +239,9 @@ class Image(Feature):
         is_gray = complete.ndim == 3 and complete.shape[2] == 1
         shape = (*self.shape[:2], 1) if is_gray else self.shape
         checked = Column("image", self.dtype, shape).coerce(complete)
-        return encode_pixels(checked, self.format)
+        stored = checked[:, :, 0] if is_gray else checked
+        what = f"pixels of {stored.dtype} {stored.shape}"
+        return _save(lambda: import_pillow().fromarray(stored), self.format, what)
 
     def decode(self, data: bytes, *, max_pixels: int | None = None) -> NDArray[Any]:
         """Decode an image into pixels, (height, width, channels), of this feature's shape.
@@ -422,14 +424,6 @@ def _encode(picture: Any, feature: Image) -> bytes:
     stored = mode if mode in _MODES[feature.format] else "L" if is_gray else "RGB"
     what = f"an image of Pillow of mode {mode}"
     return _save(lambda: picture.convert(stored), feature.format, what)
-
-
-def encode_pixels(pixels: NDArray[Any], format: str) -> bytes:
-    """Encode pixels, (height, width) or (height, width, channels)."""
-    if pixels.ndim == 3 and pixels.shape[2] == 1:
-        pixels = pixels[:, :, 0]
-    what = f"pixels of {pixels.dtype} {pixels.shape}"
-    return _save(lambda: import_pillow().fromarray(pixels), format, what)
 
 
 def _save(make: Callable[[], Any], format: str, what: str) -> bytes:

@@ -385,7 +385,12 @@ def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
 
 
 def locate_shape(
-    name: str, feature: Image, encoded: StringArray, row: int, locate: Locate, max_pixels: int
+    name: str,
+    feature: Image,
+    encoded: StringArray,
+    row: int,
+    locate: Locate | None,
+    max_pixels: int,
 ) -> PixelShape:
     """Return the shape of a decoded image, as `find_shape`; errors name its record."""
     with _located(name, locate, row):
@@ -405,33 +410,31 @@ def read_pixels(
         size: Height and width of the result: resized with bilinear interpolation, antialiased.
         max_pixels: Maximum number of pixels (height x width) of the encoded image.
     """
-    shape = find_shape(feature, data, max_pixels)
-    check_value_shape(shape, feature.shape)
     options = _AS_STORED if size is None else ImageOptions(image_size=size)
-    column = ImageColumn("image", feature, options, (*(size or shape[:2]), shape[2]), max_pixels)
     encoded = StringArray(np.frombuffer(data, np.uint8), np.array([0, len(data)]), False)
-    pixels: NDArray[Any] = column.decode(encoded, None)[0][0]
-    return pixels
+    return decode_each("image", feature, encoded, None, options=options, max_pixels=max_pixels)[0][
+        0
+    ]
 
 
 def decode_each(
     name: str,
     feature: Image,
     encoded: StringArray,
-    locate: Locate,
+    locate: Locate | None,
     *,
     options: ImageOptions = _AS_STORED,
     key: RowKey = (0, 0, 0),
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> list[list[NDArray[Any]]]:
-    """Decode images of any size; return the list of arrays of each view.
+    """Decode images of any size one by one; return the list of arrays of each view.
 
     Args:
         name: The feature.
         feature: Its type.
         encoded: The encoded images.
-        locate: Function that returns the location of a row, for messages.
-        options: How images are decoded; they keep their size.
+        locate: As for :meth:`ImageColumn.decode`.
+        options: How images are decoded.
         key: Identity of the rows.
         max_pixels: Maximum number of pixels of an encoded image.
     """
@@ -440,6 +443,7 @@ def decode_each(
     for row in range(len(encoded)):
         shape = locate_shape(name, feature, encoded, row, locate, max_pixels)
         with _located(name, locate, row):
+            shape = (*(options.size or shape[:2]), shape[2])
             column = ImageColumn(name, feature, options, shape, max_pixels)
             found = column.decode(encoded[row : row + 1], None, (seed, batch, first + row))
         for view, pixels in zip(views, found, strict=True):
