@@ -1,6 +1,7 @@
 """Inference of features from examples, columns and records."""
 
 import itertools
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, mixtures, plain, same
 
-from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor
+import covey
+from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor, _core
 from covey.arrays import SparseArray
 from covey.errors import ExampleError, FeatureError
-from covey.schema.infer import Inference, integer_range
+from covey.schema.infer import Inference, RecordCounts, integer_range, record_kinds
 from covey.schema.lattice import join_ranges
 from covey.schema.merge import unify
 from covey.writing.encode import ItemEncoder
@@ -244,6 +246,33 @@ def test_records_of_different_lengths():
     inferred = Features.infer_records(records)
     assert inferred["x"] == optional
     assert [inferred.decode(record)["x"].tolist() for record in records] == [[1, 2], [3], []]
+
+
+def test_surveys_of_parts_are_the_survey_of_all_records():
+    plain = [Features({"ints": Tensor("int64", (None,))}).encode({"ints": [1] * n}) for n in (2, 3)]
+    golden = Path(__file__).parents[1] / "golden/sequence.tfrecord"
+    with covey.RecordReader(golden) as reader:
+        (sequence,) = map(bytes, reader)
+    other = Features({"ints": "float32", "new": "str"}).encode({"ints": 1, "new": "x"})
+
+    def found(*parts):
+        surveys = [_core.Survey() for _ in parts]
+        for survey, records in zip(surveys, parts, strict=True):
+            for record in records:
+                survey.add(record)
+        kinds = record_kinds(RecordCounts.join(map(RecordCounts.of, surveys)))
+        return list(kinds.items())
+
+    bare = b"\x0a\x0a\x0a\x08\x0a\x04ints\x12\x00"  # a key without a list
+    records = [*plain, sequence, bare, plain[0], plain[1]]
+    for size in (1, 2, 4, 5):
+        assert dict(found(records[:size], records[size:])) == dict(found(records))
+    # Feature lists follow the other features, whichever part has them.
+    assert [name for name, _ in found([sequence], plain)][-1] == "steps"
+    strings = [Features({"new": "str"}).encode({"new": "x"})]
+    assert [name for name, _ in found([sequence], strings)][-2:] == ["new", "steps"]
+    with pytest.raises(FeatureError, match="record 4 has float32, record 1 has int64"):
+        found([strings[0], plain[0]], [sequence, *plain][1:2], [strings[0], other])
 
 
 # Parts of the examples.

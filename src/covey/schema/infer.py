@@ -300,7 +300,7 @@ class RecordCounts:
             reason = reason or part.error
             for key, (present, by_kind, first, low, high) in part.found.items():
                 seen = present, by_kind, tuple(index + records for index in first), low, high
-                found[key] = _join(found[key], seen, key[0]) if key in found else seen
+                found[key] = _join(found[key], seen) if key in found else seen
             records += part.records
         return cls(records, found, reason)
 
@@ -341,18 +341,11 @@ def record_kinds(counts: RecordCounts) -> dict[str, Feature]:
     return features
 
 
-def _join(a: _core.SeenTuple, b: _core.SeenTuple, is_list: bool) -> _core.SeenTuple:
-    """Combine the statistics of consecutive records.
-
-    A step without a list has no values. A key without a list does not count: its number of values
-    is unknown.
-    """
+def _join(a: _core.SeenTuple, b: _core.SeenTuple) -> _core.SeenTuple:
+    """Combine the statistics of consecutive records."""
     by_kind = tuple(x + y for x, y in zip(a[1], b[1], strict=True))
     first = tuple(x if n else y for x, y, n in zip(a[2], b[2], a[1], strict=True))
-    counted = [each for each in (a, b) if any(each[1][not is_list :])]
-    low = min((each[3] for each in counted), default=0)
-    high = max((each[4] for each in counted), default=0)
-    return a[0] + b[0], by_kind, first, low, high
+    return a[0] + b[0], by_kind, first, min(a[3], b[3]), max(a[4], b[4])
 
 
 def integer_range(features: Features, block: Block, name: str) -> tuple[int, int]:
