@@ -287,8 +287,8 @@ class _Queries:
         similarity: Similarity = "cosine",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> _Queries:
-        names = get_args(Similarity)
-        check("similarity", similarity, similarity in names, names, error=MetricError)
+        allowed = get_args(Similarity)
+        check("similarity", similarity, similarity in allowed, allowed, error=MetricError)
         _check_int("memory_limit", memory_limit, 1)
         if (references is None) != (reference_labels is None):
             raise MetricError(
