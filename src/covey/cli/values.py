@@ -85,16 +85,21 @@ def _count_cells(column: Any) -> tuple[str, str]:
     """Return the number of empty cells, and of distinct values if they are numbers or strings."""
     import numpy as np
 
-    empty, found = 0, set()
-    is_scalar = True
+    empty = 0
+    found: set[Any] | None = set()
     for value in column:
-        array = np.asarray(getattr(value, "values", value))  # the values of a sparse tensor
-        is_scalar = is_scalar and array.shape == ()
-        is_nan = array.dtype.kind == "f" and bool(np.isnan(array).all())
-        empty += is_nan or array.size == 0 or (array.shape == () and array[()] in ("", b""))
-        if is_scalar:
-            found.add("nan" if is_nan else array.item())
-    return f"{empty:,}", f"{len(found):,}" if is_scalar else "-"
+        if isinstance(value, (str, bytes)):
+            is_empty = not value
+        else:
+            array = np.asarray(getattr(value, "values", value))  # of a sparse tensor
+            is_empty = not array.size or (array.dtype.kind == "f" and bool(np.isnan(array).all()))
+            value = array.item() if array.shape == () else None
+        empty += is_empty
+        if value is None:
+            found = None
+        elif found is not None:
+            found.add("" if is_empty else value)
+    return f"{empty:,}", "-" if found is None else f"{len(found):,}"
 
 
 # Examples.
