@@ -30,9 +30,9 @@ bool lies_in(Bytes value, Bytes range) noexcept {
 
 }  // namespace
 
-Batcher::Batcher(const Plan& plan, const Share& share, const RowTables& tables,
+Batcher::Batcher(const Plan& plan, const Rank& rank, const RowTables& tables,
                  const Decoder& decoder, Options options)
-    : plan_(plan), share_(share), tables_(tables), decoder_(decoder), options_(std::move(options)) {
+    : plan_(plan), rank_(rank), tables_(tables), decoder_(decoder), options_(std::move(options)) {
   for (const Column& column : decoder_.columns()) {
     row_bytes_.push_back(column.count * element_size(column.element));
   }
@@ -48,9 +48,9 @@ Batcher::Batcher(const Plan& plan, const Share& share, const RowTables& tables,
 bool Batcher::make(std::uint64_t step, Part part, const Mappings& shards,
                    std::uint8_t* const* columns, std::vector<PendingImage>& pending) const {
   Scratch& scratch = scratch_of_thread();
-  const std::uint64_t batch = share_.batch(step);
+  const std::uint64_t batch = rank_.batch(step);
   if (plan_.units_of(batch) != plan_.units()) return false;
-  const auto [begin, end] = share_.units(plan_.units());
+  const auto [begin, end] = rank_.units(plan_.units());
   const std::size_t all = rows(), count = decoder_.columns().size();
   const std::size_t first = all * part.index / part.count;
   const std::size_t rows = all * (part.index + 1) / part.count - first;

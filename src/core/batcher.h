@@ -49,12 +49,12 @@ class Batcher {
     std::size_t count = 1;  // number of parts of the batch
   };
 
-  Batcher(const Plan& plan, const Share& share, const RowTables& tables, const Decoder& decoder,
+  Batcher(const Plan& plan, const Rank& rank, const RowTables& tables, const Decoder& decoder,
           Options options);
 
   // The number of records of a full batch.
   std::size_t rows() const noexcept {
-    const auto [begin, end] = share_.units(plan_.units());
+    const auto [begin, end] = rank_.units(plan_.units());
     return (end - begin) * plan_.records_per_unit();
   }
 
@@ -76,7 +76,7 @@ class Batcher {
                      std::vector<PendingImage>& pending) const;
 
   const Plan& plan_;
-  const Share share_;
+  const Rank rank_;
   const RowTables& tables_;
   const Decoder& decoder_;
   const Options options_;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace covey {
@@ -29,27 +30,51 @@ enum class Element : std::uint8_t {
   string,
 };
 
+// A string counts as bytes.
 constexpr std::size_t element_size(Element element) noexcept {
+  constexpr std::uint8_t kSizes[] = {1, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+  return kSizes[static_cast<std::size_t>(element)];
+}
+
+// The type of float16, distinct from uint16.
+struct Half {
+  std::uint16_t bits;
+};
+
+template <class T>
+inline constexpr bool kIsFloat = std::is_floating_point_v<T> || std::is_same_v<T, Half>;
+
+// Calls f with a value of the element's type, which is not `string`.
+template <class F>
+auto with_type(Element element, F&& f) {
   switch (element) {
     case Element::int8:
-    case Element::uint8:
-    case Element::boolean:
-    case Element::string:  // bytes
-      return 1;
+      return f(std::int8_t{});
     case Element::int16:
-    case Element::uint16:
-    case Element::float16:
-      return 2;
+      return f(std::int16_t{});
     case Element::int32:
-    case Element::uint32:
-    case Element::float32:
-      return 4;
+      return f(std::int32_t{});
     case Element::int64:
+      return f(std::int64_t{});
+    case Element::uint8:
+      return f(std::uint8_t{});
+    case Element::uint16:
+      return f(std::uint16_t{});
+    case Element::uint32:
+      return f(std::uint32_t{});
     case Element::uint64:
+      return f(std::uint64_t{});
+    case Element::boolean:
+      return f(bool{});
+    case Element::float16:
+      return f(Half{});
+    case Element::float32:
+      return f(float{});
     case Element::float64:
-      return 8;
+    case Element::string:
+      break;
   }
-  return 0;
+  return f(double{});
 }
 
 enum class Layout : std::uint8_t {

@@ -1,7 +1,6 @@
 #include "decode.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "feature.h"
 #include "frames.h"
@@ -23,7 +22,7 @@ struct Decoder::Row {
   RecordLayout layout;
   LayoutCache cache;      // of earlier records
   std::size_t guess = 0;  // position of the next key, if records have their keys in the same order
-  std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
+  MergedValues merged;
   std::size_t copied = 0;  // a column that is already copied; the number of columns if none
 
   explicit Row(std::size_t columns) : layout(columns) {}
@@ -41,9 +40,8 @@ struct Decoder::Row {
   void forget() {
     std::fill(layout.there.begin(), layout.there.end(), char{0});
     layout.values.clear();
-    layout.whole = true;
     guess = 0;
-    scratch.clear();
+    merged.clear();
   }
 
   void fail(Failure failure, std::size_t column, std::uint64_t found = 0,
@@ -76,17 +74,13 @@ Failure Decoder::locate(Row& row) const {
 }
 
 Failure Decoder::parse(Row& row) const {
-  const auto scratch = [&row](std::size_t size) {
-    row.layout.whole = false;
-    row.scratch.push_back(std::make_unique<std::uint8_t[]>(size));
-    return row.scratch.back().get();
-  };
-  const auto find = [&](const auto& map, Bytes key, Bytes value) -> Failure {
+  const auto find = [&](bool is_list, Bytes key, Bytes value) -> Failure {
     row.layout.values.push_back(value);
-    const std::string_view name(reinterpret_cast<const char*>(key.begin), key.size());
+    const std::string_view name = as_string(key);
     std::size_t column = row.guess;
     if (column >= columns_.size() || columns_[column].key != name ||
-        (columns_[column].layout == Layout::steps) != (&map == &steps_)) {
+        (columns_[column].layout == Layout::steps) != is_list) {
+      const auto& map = is_list ? steps_ : context_;
       const auto found = map.find(name);
       if (found == map.end()) return {};
       column = found->second;
@@ -96,24 +90,9 @@ Failure Decoder::parse(Row& row) const {
     row.guess = column + 1;
     return {};
   };
-  Reader fields(row.record);
-  while (!fields.done()) {
-    std::uint32_t tag;
-    if (Failure failure = fields.tag(tag)) return failure;
-    const bool context = tag == make_tag(1, kLengthDelimited);
-    const bool lists = tag == make_tag(2, kLengthDelimited) && !steps_.empty();
-    if (!context && !lists) {
-      if (Failure failure = fields.skip(tag)) return failure;
-      continue;
-    }
-    Bytes map;
-    if (Failure failure = fields.bytes(map)) return failure;
-    const auto& names = context ? context_ : steps_;
-    Failure failure =
-        read_map(map, scratch, [&](Bytes key, Bytes value) { return find(names, key, value); });
-    if (failure) return failure;
-  }
-  return {};
+  const Failure failure = read_record(row.record, !steps_.empty(), row.merged, find);
+  row.layout.whole = row.merged.empty();
+  return failure;
 }
 
 // Verifies a record whose columns were located, and copies its largest tensor meanwhile.
@@ -193,25 +172,20 @@ void Decoder::read_column(Row& row, std::size_t c, ColumnOut& out) const {
 void Decoder::read_steps(Row& row, std::size_t c, ColumnOut& out) const {
   const Column& column = columns_[c];
   if (!row.there(c) && column.required) return row.fail({FaultCode::missing, row.record.end}, c);
-  Reader list(row.there(c) ? row.place(c) : Bytes{});
-  while (!list.done()) {
-    std::uint32_t tag;
-    if (const Failure failure = list.tag(tag)) return row.fail(failure, c);
-    if (tag != make_tag(1, kLengthDelimited)) {
-      if (const Failure failure = list.skip(tag)) return row.fail(failure, c);
-      continue;
-    }
-    Bytes step;
-    if (const Failure failure = list.bytes(step)) return row.fail(failure, c);
+  const Bytes list = row.there(c) ? row.place(c) : Bytes{};
+  const Failure failure = each_bytes(list, 1, [&](Bytes step) -> Failure {
     if (!read(row, c, step, out, nullptr)) {
-      if (row.fault) return;
       // A step without a list has no values, which is a fault if a step must have some.
-      if (column.exact && column.count != 0) {
-        return row.fail({FaultCode::count, step.begin}, c, 0, column.count);
+      if (!row.fault && column.exact && column.count != 0) {
+        row.fail({FaultCode::count, step.begin}, c, 0, column.count);
       }
+      if (row.fault) return {row.fault.code, step.begin};
     }
     out.step_splits.push_back(values_so_far(column, out));
-  }
+    return {};
+  });
+  if (failure && !row.fault) row.fail(failure, c);
+  if (failure) return;
   out.row_splits.push_back(static_cast<std::int64_t>(out.step_splits.size() - 1));
 }
 

@@ -10,37 +10,37 @@ namespace {
 template <class Iterator>
 void reorder(Iterator begin, Iterator end, std::vector<std::uint64_t> tail) {
   std::sort(tail.begin(), tail.end());
-  std::stable_partition(begin, end, [&](std::uint64_t thing) {
-    return !std::binary_search(tail.begin(), tail.end(), thing);
+  std::stable_partition(begin, end, [&](std::uint64_t item) {
+    return !std::binary_search(tail.begin(), tail.end(), item);
   });
 }
 
 }  // namespace
 
-void Draws::draw(std::uint64_t number, std::uint64_t* things, std::uint64_t* rounds) const {
+void Draws::draw(std::uint64_t number, std::uint64_t* items, std::uint64_t* rounds) const {
   const std::uint64_t slot = number * take_;
-  const std::uint64_t round = slot / size_, place = slot % size_;
+  const std::uint64_t round = slot / size_, position = slot % size_;
   for (std::uint64_t i = 0; rounds != nullptr && i < take_; ++i) {
-    rounds[i] = round + (place + i) / size_;
+    rounds[i] = round + (position + i) / size_;
   }
-  if (take_ > size_) return draw_repeating(number, things);
-  if (is_chained()) return draw_chained(round, place, things);
-  const std::uint64_t count = std::min(take_, size_ - place);
-  fill(round, place, count, things);
-  if (count < take_) fill(round + 1, 0, take_ - count, things + count);
+  if (take_ > size_) return draw_repeating(number, items);
+  if (is_chained()) return draw_chained(round, position, items);
+  const std::uint64_t count = std::min(take_, size_ - position);
+  fill(round, position, count, items);
+  if (count < take_) fill(round + 1, 0, take_ - count, items + count);
 }
 
-void Draws::draw_chained(std::uint64_t round, std::uint64_t place, std::uint64_t* things) const {
+void Draws::draw_chained(std::uint64_t round, std::uint64_t position, std::uint64_t* items) const {
   const Order order = whole(round);
-  const auto begin = order.begin() + static_cast<std::ptrdiff_t>(place);
-  const std::uint64_t count = std::min(take_, size_ - place);
-  std::copy_n(begin, count, things);
+  const auto begin = order.begin() + static_cast<std::ptrdiff_t>(position);
+  const std::uint64_t count = std::min(take_, size_ - position);
+  std::copy_n(begin, count, items);
   if (count == take_) return;
   const Order following = next(Order(begin, order.end()), round + 1);
-  std::copy_n(following.begin(), take_ - count, things + count);
+  std::copy_n(following.begin(), take_ - count, items + count);
 }
 
-void Draws::draw_repeating(std::uint64_t number, std::uint64_t* things) const {
+void Draws::draw_repeating(std::uint64_t number, std::uint64_t* items) const {
   // Each draw depends on the tail of a round that the previous one left. The last draw that begins
   // with a round does not.
   const std::uint64_t period = size_ / std::gcd(size_, take_);
@@ -49,7 +49,7 @@ void Draws::draw_repeating(std::uint64_t number, std::uint64_t* things) const {
     const std::uint64_t slot = i * take_, end = slot + take_;
     const std::uint64_t begun = slot % size_ == 0 ? 0 : size_ - slot % size_;
     const Order tail(order.end() - static_cast<std::ptrdiff_t>(begun), order.end());
-    if (i == number) std::copy(tail.begin(), tail.end(), things);
+    if (i == number) std::copy(tail.begin(), tail.end(), items);
     std::uint64_t at = begun;
     for (std::uint64_t round = (slot + begun) / size_; at < take_; ++round) {
       const bool is_last = (round + 1) * size_ >= end;
@@ -59,7 +59,7 @@ void Draws::draw_repeating(std::uint64_t number, std::uint64_t* things) const {
       }
       order = next(is_last ? tail : Order(), round);
       const std::uint64_t count = std::min(size_, take_ - at);
-      if (i == number) std::copy_n(order.begin(), count, things + at);
+      if (i == number) std::copy_n(order.begin(), count, items + at);
       at += count;
     }
   }
@@ -71,16 +71,16 @@ void Draws::begin(std::uint64_t round, std::uint64_t count, std::uint64_t* out) 
   std::copy_n(order.begin(), count, out);
 }
 
-void Draws::fill(std::uint64_t round, std::uint64_t place, std::uint64_t count,
-                 std::uint64_t* things) const {
+void Draws::fill(std::uint64_t round, std::uint64_t position, std::uint64_t count,
+                 std::uint64_t* items) const {
   const Permutation order = base(round);
   std::uint64_t reordered = 0;
-  if (place < take_ && straddling(round) != 0) {
+  if (position < take_ && straddling(round) != 0) {
     const Order first = head(round, order);
-    reordered = std::min(count, take_ - place);
-    std::copy_n(first.begin() + static_cast<std::ptrdiff_t>(place), reordered, things);
+    reordered = std::min(count, take_ - position);
+    std::copy_n(first.begin() + static_cast<std::ptrdiff_t>(position), reordered, items);
   }
-  order.fill(place + reordered, count - reordered, things + reordered);
+  order.fill(position + reordered, count - reordered, items + reordered);
 }
 
 Draws::Order Draws::head(std::uint64_t round, const Permutation& base) const {

@@ -25,7 +25,7 @@ class Draws {
       : key_(key), size_(size), take_(take) {}
 
   // The items of a draw, and optionally the round of each.
-  void draw(std::uint64_t number, std::uint64_t* things, std::uint64_t* rounds) const;
+  void draw(std::uint64_t number, std::uint64_t* items, std::uint64_t* rounds) const;
 
   // The first `count` items of a round, in their final order; take <= size.
   void begin(std::uint64_t round, std::uint64_t count, std::uint64_t* out) const;
@@ -41,10 +41,10 @@ class Draws {
   Permutation base(std::uint64_t round) const noexcept {
     return Permutation(derive(key_, round), size_);
   }
-  void draw_chained(std::uint64_t round, std::uint64_t place, std::uint64_t* things) const;
-  void draw_repeating(std::uint64_t number, std::uint64_t* things) const;
-  void fill(std::uint64_t round, std::uint64_t place, std::uint64_t count,
-            std::uint64_t* things) const;
+  void draw_chained(std::uint64_t round, std::uint64_t position, std::uint64_t* items) const;
+  void draw_repeating(std::uint64_t number, std::uint64_t* items) const;
+  void fill(std::uint64_t round, std::uint64_t position, std::uint64_t count,
+            std::uint64_t* items) const;
   Order head(std::uint64_t round, const Permutation& base) const;
   Order whole(std::uint64_t round) const;
   Order next(const Order& tail, std::uint64_t round) const;

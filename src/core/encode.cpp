@@ -14,54 +14,26 @@ constexpr std::size_t kMostReserved = std::size_t{1} << 26;
 
 constexpr std::size_t kRowsAhead = 3;
 
-// The int64 of an element; uint64 is stored by its bits.
-template <class T>
-std::uint64_t widen(const std::uint8_t* place) noexcept {
-  T value;
-  std::memcpy(&value, place, sizeof value);
-  if constexpr (std::is_signed_v<T>) {
-    return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
-  } else {
-    return value;
-  }
-}
-
-// Calls f(i-th value) for every value of an integer cell.
+// Calls f(i-th value) for every value of an integer cell; uint64 is stored by its bits.
 template <class F>
 void each_int(Element element, const Cell& cell, F&& f) noexcept {
-  const auto all = [&]<class T>(T) {
-    for (std::size_t i = 0; i < cell.count; ++i) f(widen<T>(cell.numbers + i * sizeof(T)));
-  };
-  switch (element) {
-    case Element::int8:
-      return all(std::int8_t{});
-    case Element::int16:
-      return all(std::int16_t{});
-    case Element::int32:
-      return all(std::int32_t{});
-    case Element::int64:
-      return all(std::int64_t{});
-    case Element::uint8:
-    case Element::boolean:  // numpy's bool is a byte, 0 or 1
-      return all(std::uint8_t{});
-    case Element::uint16:
-      return all(std::uint16_t{});
-    case Element::uint32:
-      return all(std::uint32_t{});
-    default:
-      return all(std::uint64_t{});
-  }
+  with_type(element, [&](auto type) {
+    // numpy's bool is a byte, 0 or 1.
+    using T =
+        std::conditional_t<std::is_same_v<decltype(type), bool>, std::uint8_t, decltype(type)>;
+    if constexpr (!kIsFloat<T>) {
+      for (std::size_t i = 0; i < cell.count; ++i) {
+        f(static_cast<std::uint64_t>(load<T>(cell.numbers + i * sizeof(T))));
+      }
+    }
+  });
 }
 
 float to_float(Element element, const std::uint8_t* place) noexcept {
   if (element == Element::float16) {
-    std::uint16_t half;
-    std::memcpy(&half, place, 2);
-    return half_to_float(half);
+    return half_to_float(load<std::uint16_t>(place));
   }
-  double value;
-  std::memcpy(&value, place, 8);
-  return static_cast<float>(value);
+  return static_cast<float>(load<double>(place));
 }
 
 std::size_t field_size(std::size_t content) noexcept {

@@ -43,7 +43,39 @@ enum class FaultCode : std::uint8_t {
   splits,     // row splits do not match their values
 };
 
-const char* fault_name(FaultCode code) noexcept;
+// Its name in Python.
+constexpr const char* fault_name(FaultCode code) noexcept {
+  constexpr const char* kNames[] = {"none",
+                                    "length_checksum",
+                                    "data_checksum",
+                                    "out_of_bounds",
+                                    "row",
+                                    "unmapped",
+                                    "changed",
+                                    "index",
+                                    "length_mismatch",
+                                    "label",
+                                    "varint",
+                                    "tag",
+                                    "length",
+                                    "group",
+                                    "packed_floats",
+                                    "missing",
+                                    "kind",
+                                    "count",
+                                    "bytes",
+                                    "range",
+                                    "utf8",
+                                    "type",
+                                    "inexact",
+                                    "canonical",
+                                    "extra",
+                                    "string",
+                                    "size",
+                                    "splits"};
+  static_assert(sizeof kNames / sizeof *kNames == static_cast<std::size_t>(FaultCode::splits) + 1);
+  return kNames[static_cast<std::size_t>(code)];
+}
 
 struct Fault {
   FaultCode code = FaultCode::none;

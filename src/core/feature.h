@@ -1,6 +1,9 @@
 // tf.train.Feature: one of three lists. Used by the decoder and the survey.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "column.h"
 #include "wire.h"
 
@@ -77,31 +80,42 @@ template <class Sink>
   return {};
 }
 
+// Calls f(value) for every length-delimited field with this number; others are skipped.
+template <class F>
+[[nodiscard]] Failure each_bytes(Bytes message, std::uint32_t field, F&& f) {
+  Reader fields(message);
+  while (!fields.done()) {
+    std::uint32_t tag;
+    if (Failure failure = fields.tag(tag)) return failure;
+    if (tag != make_tag(field, kLengthDelimited)) {
+      if (Failure failure = fields.skip(tag)) return failure;
+      continue;
+    }
+    Bytes value;
+    if (Failure failure = fields.bytes(value)) return failure;
+    if (Failure failure = f(value)) return failure;
+  }
+  return {};
+}
+
+// Memory of values that a record has in several parts, which is rare.
+using MergedValues = std::vector<std::unique_ptr<std::uint8_t[]>>;
+
 // Calls found(key, value) for every entry of a map<string, message> that is field 1 of `map`, the
 // encoding of both Features and FeatureLists. `value` is the concatenation of the entry's value
 // fields: protobuf merges repeated messages, and parsing the concatenation is equivalent.
-// `scratch(size)` provides memory for that rare case.
-template <class Found, class Scratch>
-[[nodiscard]] Failure read_map(Bytes map, Scratch&& scratch, Found&& found) {
-  constexpr std::uint32_t entry_tag = make_tag(1, kLengthDelimited);
+template <class Found>
+[[nodiscard]] Failure read_map(Bytes map, MergedValues& merged, Found&& found) {
   constexpr std::uint32_t key_tag = make_tag(1, kLengthDelimited);
   constexpr std::uint32_t value_tag = make_tag(2, kLengthDelimited);
-  Reader entries(map);
-  while (!entries.done()) {
-    std::uint32_t tag;
-    if (Failure failure = entries.tag(tag)) return failure;
-    if (tag != entry_tag) {
-      if (Failure failure = entries.skip(tag)) return failure;
-      continue;
-    }
-    Bytes entry;
-    if (Failure failure = entries.bytes(entry)) return failure;
+  return each_bytes(map, 1, [&](Bytes entry) -> Failure {
     // If absent, the key is "" and the value an empty message.
     Bytes key{entry.begin, entry.begin}, value{entry.begin, entry.begin};
     std::size_t values = 0;
     std::uint8_t* merged_end = nullptr;
     Reader fields(entry);
     while (!fields.done()) {
+      std::uint32_t tag;
       if (Failure failure = fields.tag(tag)) return failure;
       if (tag == key_tag) {
         if (Failure failure = fields.bytes(key)) return failure;
@@ -114,7 +128,8 @@ template <class Found, class Scratch>
           continue;
         }
         if (values == 2) {  // once per entry, and not longer than the entry
-          std::uint8_t* const copy = scratch(entry.size());
+          merged.push_back(std::make_unique<std::uint8_t[]>(entry.size()));
+          std::uint8_t* const copy = merged.back().get();
           if (value.size() != 0) std::memcpy(copy, value.begin, value.size());
           value = {copy, copy + value.size()};
           merged_end = copy + value.size();
@@ -126,7 +141,29 @@ template <class Found, class Scratch>
         return failure;
       }
     }
-    if (Failure failure = found(key, value)) return failure;
+    return found(key, value);
+  });
+}
+
+// Calls found(is_list, key, value) for every feature of an Example or the context of a
+// SequenceExample, and for its feature lists if `has_lists`; others are skipped.
+template <class Found>
+[[nodiscard]] Failure read_record(Bytes record, bool has_lists, MergedValues& merged,
+                                  Found&& found) {
+  Reader fields(record);
+  while (!fields.done()) {
+    std::uint32_t tag;
+    if (Failure failure = fields.tag(tag)) return failure;
+    const bool is_list = tag == make_tag(2, kLengthDelimited) && has_lists;
+    if (!is_list && tag != make_tag(1, kLengthDelimited)) {
+      if (Failure failure = fields.skip(tag)) return failure;
+      continue;
+    }
+    Bytes map;
+    if (Failure failure = fields.bytes(map)) return failure;
+    const Failure failure = read_map(
+        map, merged, [&](Bytes key, Bytes value) -> Failure { return found(is_list, key, value); });
+    if (failure) return failure;
   }
   return {};
 }

@@ -12,17 +12,6 @@ constexpr std::size_t kRowsAhead = 8;
 // Files whose state is asked for after a read.
 constexpr int kAskedPerRead = 8;
 
-Fault fault_of(FaultCode code, std::size_t row, std::uint64_t offset = 0, std::uint64_t found = 0,
-               std::uint64_t expected = 0) noexcept {
-  Fault fault;
-  fault.code = code;
-  fault.row = row;
-  fault.offset = offset;
-  fault.found = found;
-  fault.expected = expected;
-  return fault;
-}
-
 }  // namespace
 
 struct RowTables::Row {
@@ -60,33 +49,30 @@ bool RowTables::find(std::int64_t id, Row& row) const noexcept {
 
 Fault RowTables::locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
                         Located& out) const {
-  std::vector<char> seen(shards.size());
   out.records.resize(count);
   out.shards.clear();
+  out.seen.assign(shards.size(), 0);
   for (std::size_t i = 0; i < count; ++i) {
     Row row;
     if (i + kRowsAhead < count && find(ids[i + kRowsAhead], row)) {
       prefetch(row.bytes, row.table->stride);
     }
     if (!find(ids[i], row)) {
-      return fault_of(FaultCode::row, i, 0, static_cast<std::uint64_t>(ids[i]), records());
+      return {FaultCode::row, i, 0, static_cast<std::uint64_t>(ids[i]), records()};
     }
     const std::uint64_t within = row.shard_in_table();
     if (within >= row.table->shards) {
-      return fault_of(FaultCode::out_of_bounds, i, row.offset(), row.length(), 0);
+      return {FaultCode::out_of_bounds, i, row.offset(), row.length(), 0};
     }
     const std::size_t number = row.table->first_shard + within;
     const Mapping* const shard = shards[number].get();
-    if (shard == nullptr) return fault_of(FaultCode::unmapped, i, number);
-    if (!seen[number]) {
-      seen[number] = 1;
-      out.shards.push_back({number, i});
-      if (shard->is_faulted()) return fault_of(FaultCode::changed, i, number, 0, shard->size());
-    }
+    if (shard == nullptr) return {FaultCode::unmapped, i, number};
+    if (!out.seen[number]) out.shards.push_back({number, i});
+    out.seen[number] = 1;
     const std::uint64_t offset = row.offset(), length = row.length();
     const std::size_t size = shard->size();
     if (size < kFrameBytes || offset > size - kFrameBytes || length > size - kFrameBytes - offset) {
-      return fault_of(FaultCode::out_of_bounds, i, offset, length, size);
+      return {FaultCode::out_of_bounds, i, offset, length, size};
     }
     const std::uint8_t* const data = shard->data() + offset + kHeaderBytes;
     out.records[i] = {data, data + length};
@@ -98,18 +84,19 @@ Fault RowTables::check_read(const Located& located, const Mappings& shards,
                             const Fault& fault) const {
   if (fault_count() != 0) {
     for (const RowTable& table : tables_) {
-      if (lies_in_fault(table.rows)) return fault_of(FaultCode::index, 0);
+      if (lies_in_fault(table.rows)) return {FaultCode::index};
     }
   }
   const std::int64_t now = Mapping::now();
   int budget = kAskedPerRead;
   const std::size_t count = located.shards.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    // Begins at another shard each time, so that each is asked eventually.
-    const Located::Shard& each = located.shards[(static_cast<std::size_t>(now) + i) % count];
+  // Begins at another shard each time, so that each is asked eventually.
+  std::size_t at = count == 0 ? 0 : static_cast<std::size_t>(now) % count;
+  for (std::size_t i = 0; i < count; ++i, at = at + 1 == count ? 0 : at + 1) {
+    const Located::Shard& each = located.shards[at];
     const Mapping& shard = *shards[each.number];
     if (fault ? shard.has_changed() : shard.has_changed(now, budget)) {
-      return fault_of(FaultCode::changed, each.row, each.number, 0, shard.size());
+      return {FaultCode::changed, each.row, each.number, 0, shard.size()};
     }
   }
   return fault;
@@ -144,8 +131,8 @@ Fault RowTables::check_labels(const std::int64_t* ids, std::size_t count,
     if (!find(ids[i], row) || !row.table->labelled) continue;
     const std::int64_t expected = row.label();
     if (labels[i] != expected) {
-      return fault_of(FaultCode::label, i, 0, static_cast<std::uint64_t>(labels[i]),
-                      static_cast<std::uint64_t>(expected));
+      return {FaultCode::label, i, 0, static_cast<std::uint64_t>(labels[i]),
+              static_cast<std::uint64_t>(expected)};
     }
   }
   return {};

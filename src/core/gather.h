@@ -39,6 +39,7 @@ struct Located {
   };
   std::vector<Bytes> records;
   std::vector<Shard> shards;
+  std::vector<char> seen;  // by shard: whether it is in `shards`
 };
 
 class RowTables {
@@ -50,7 +51,7 @@ class RowTables {
 
   // Finds the data of records, each of which has its frame around it; a negative id counts from the
   // end. Faults: `row` if an id is out of range, `unmapped` if its shard is not mapped,
-  // `out_of_bounds` if the record is outside the shard, `changed` if the file was truncated.
+  // `out_of_bounds` if the record is outside the shard.
   Fault locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
                Located& out) const;
 

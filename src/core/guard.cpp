@@ -195,8 +195,7 @@ GuardedRange::~GuardedRange() {
 }
 
 bool GuardedRange::is_faulted() const noexcept {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return node_ != nullptr && node_->faulted.load(std::memory_order_relaxed);
+  return fault_count() != 0 && node_ != nullptr && node_->faulted.load(std::memory_order_relaxed);
 }
 
 bool lies_in_fault(const void* address) noexcept {

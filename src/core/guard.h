@@ -44,11 +44,6 @@ inline std::uint64_t fault_count() noexcept {
 // Whether an address is in a range that has faulted.
 bool lies_in_fault(const void* address) noexcept;
 
-// The same, almost free as long as there was no fault in this process.
-inline bool has_faulted(const void* address) noexcept {
-  return fault_count() != 0 && lies_in_fault(address);
-}
-
 // Removes the pages of all guarded ranges from the memory of this process. They stay in the page
 // cache, and are mapped again by the next read.
 void release_pages() noexcept;

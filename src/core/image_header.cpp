@@ -303,19 +303,8 @@ std::optional<ImageHeader> read_webp(Bytes data) noexcept {
 }  // namespace
 
 const char* name_of(ImageFormat format) noexcept {
-  switch (format) {
-    case ImageFormat::jpeg:
-      return "jpeg";
-    case ImageFormat::png:
-      return "png";
-    case ImageFormat::gif:
-      return "gif";
-    case ImageFormat::bmp:
-      return "bmp";
-    case ImageFormat::webp:
-      return "webp";
-  }
-  return "";
+  constexpr const char* kNames[kImageFormats] = {"jpeg", "png", "gif", "bmp", "webp"};
+  return kNames[static_cast<std::size_t>(format)];
 }
 
 std::size_t count_jpeg_scans(Bytes data) noexcept {

@@ -90,14 +90,14 @@ std::vector<std::uint64_t> BalancedPlan::count(std::uint64_t batches) const {
 }
 
 std::size_t EpochPlan::units_of(std::uint64_t batch) const noexcept {
-  if (rest_ != Rest::shorter) return units();
+  if (remainder_ != Remainder::keep) return units();
   const std::uint64_t begin = batch % batches() * units();
   return static_cast<std::size_t>(std::min<std::uint64_t>(units(), records_ - begin));
 }
 
 void EpochPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
                      std::int64_t*) const {
-  const bool is_stream = rest_ == Rest::fill;
+  const bool is_stream = remainder_ == Remainder::fill;
   const std::uint64_t key = derive(seed_, kEpochs);
   const std::uint64_t first = (is_stream ? batch : batch % batches()) * units();
   Room places(units());

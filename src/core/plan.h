@@ -117,18 +117,22 @@ class BalancedPlan final : public Plan {
 };
 
 // How to handle the records that do not fill the last batch of an epoch.
-enum class Rest : std::uint8_t {
-  shorter,  // they form a smaller batch
-  drop,     // they are skipped
-  fill,     // the batch is filled with records of the next epoch
+enum class Remainder : std::uint8_t {
+  keep,  // they form a smaller batch
+  drop,  // they are skipped
+  fill,  // the batch is filled with records of the next epoch
 };
 
 // All records once per epoch, reshuffled in each epoch or in index order.
 class EpochPlan final : public Plan {
  public:
-  EpochPlan(std::uint64_t seed, std::uint64_t records, std::size_t batch_size, Rest rest,
+  EpochPlan(std::uint64_t seed, std::uint64_t records, std::size_t batch_size, Remainder remainder,
             bool shuffled) noexcept
-      : Plan(batch_size, 1), seed_(seed), records_(records), rest_(rest), shuffled_(shuffled) {}
+      : Plan(batch_size, 1),
+        seed_(seed),
+        records_(records),
+        remainder_(remainder),
+        shuffled_(shuffled) {}
 
   std::size_t units_of(std::uint64_t batch) const noexcept override;
   void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
@@ -136,29 +140,29 @@ class EpochPlan final : public Plan {
 
  private:
   std::uint64_t batches() const noexcept {  // per epoch
-    return (records_ + (rest_ == Rest::drop ? 0 : units() - 1)) / units();
+    return (records_ + (remainder_ == Remainder::drop ? 0 : units() - 1)) / units();
   }
 
   std::uint64_t seed_;
   std::uint64_t records_;
-  Rest rest_;
+  Remainder remainder_;
   bool shuffled_;
 };
 
 // The part of a plan that one of several ranks takes: some units of each batch, or whole batches.
-struct Share {
+struct Rank {
   std::uint64_t origin = 0;  // the batch at which this arrangement starts
   std::uint64_t rank = 0;
-  std::uint64_t world = 1;
+  std::uint64_t world_size = 1;
   bool split = true;
 
   std::uint64_t batch(std::uint64_t step) const noexcept {
-    return origin + (split ? step : step * world + rank);
+    return origin + (split ? step : step * world_size + rank);
   }
   std::pair<std::size_t, std::size_t> units(std::size_t all) const noexcept {
     if (!split) return {0, all};
-    return {static_cast<std::size_t>(all * rank / world),
-            static_cast<std::size_t>(all * (rank + 1) / world)};
+    return {static_cast<std::size_t>(all * rank / world_size),
+            static_cast<std::size_t>(all * (rank + 1) / world_size)};
   }
 };
 

@@ -12,7 +12,7 @@ namespace {
 // numbered by reversed bits.
 template <int Bits>
 struct Circle {
-  static constexpr std::uint64_t kPlaces = std::uint64_t{1} << Bits;
+  static constexpr std::uint64_t kPositions = std::uint64_t{1} << Bits;
 
   std::uint64_t often;
   std::uint64_t start;
@@ -25,17 +25,17 @@ struct Circle {
 
   // The items of the position with this number.
   std::uint64_t at(std::uint64_t number) const noexcept {
-    const bool more = (reverse(number) - start) % kPlaces < often % kPlaces;
-    return often / kPlaces + (more ? 1 : 0);
+    const bool more = (reverse(number) - start) % kPositions < often % kPositions;
+    return often / kPositions + (more ? 1 : 0);
   }
 
   // The items of all positions with smaller numbers.
   std::uint64_t before(std::uint64_t number) const noexcept {
-    const std::uint64_t left = often % kPlaces;
-    std::uint64_t count = number * (often / kPlaces), begin = 0;
+    const std::uint64_t left = often % kPositions;
+    std::uint64_t count = number * (often / kPositions), begin = 0;
     // 2^n consecutive numbers from a multiple of 2^n are evenly spaced on the circle.
     for (int n = Bits - 1; n >= 0; --n) {
-      const std::uint64_t run = std::uint64_t{1} << n, step = kPlaces >> n;
+      const std::uint64_t run = std::uint64_t{1} << n, step = kPositions >> n;
       if ((number & run) == 0) continue;
       const std::uint64_t first =
           (reverse(begin) - start) % step;  // unsigned wrap-around is correct
@@ -48,8 +48,8 @@ struct Circle {
 
 using Blocks = Circle<10>;
 using Spans = Circle<6>;
-static_assert(Blocks::kPlaces == WeightedSchedule::kBlocks);
-static_assert(Spans::kPlaces == WeightedSchedule::kSpansPerBlock);
+static_assert(Blocks::kPositions == WeightedSchedule::kBlocks);
+static_assert(Spans::kPositions == WeightedSchedule::kSpansPerBlock);
 
 std::atomic<std::uint64_t> schedules{0};
 
@@ -59,9 +59,9 @@ void EvenSchedule::count(std::uint64_t batches, std::uint64_t* visits) const {
   const std::uint64_t slots = batches * per_batch_;
   const std::uint64_t rounds = slots / classes_;
   for (std::uint64_t i = 0; i < classes_; ++i) visits[i] += rounds;
-  std::vector<std::uint64_t> rest(slots % classes_);
-  draws_.begin(rounds, rest.size(), rest.data());
-  for (const std::uint64_t thing : rest) ++visits[thing];
+  std::vector<std::uint64_t> remainder(slots % classes_);
+  draws_.begin(rounds, remainder.size(), remainder.data());
+  for (const std::uint64_t item : remainder) ++visits[item];
 }
 
 struct WeightedSchedule::Block {
@@ -71,7 +71,7 @@ struct WeightedSchedule::Block {
 
 struct WeightedSchedule::Span {
   struct Place {
-    std::uint32_t thing;
+    std::uint32_t item;
     std::uint32_t before;  // earlier occurrences in this span
   };
 
@@ -92,20 +92,20 @@ WeightedSchedule::WeightedSchedule(std::uint64_t key, std::vector<std::uint64_t>
   const Permutation order(derive(key, kBlocks), quotas_.size());
   std::uint64_t start = 0;
   for (std::uint64_t i = 0; i < quotas_.size(); ++i) {
-    const std::uint64_t thing = order(i);
-    starts_[thing] = static_cast<std::uint16_t>(start % kBlocks);
-    start += quotas_[thing] % kBlocks;
+    const std::uint64_t item = order(i);
+    starts_[item] = static_cast<std::uint16_t>(start % kBlocks);
+    start += quotas_[item] % kBlocks;
   }
   step_ = span_ * 618 / 1000 + 1;
   while (std::gcd(step_, span_) != 1) ++step_;
 }
 
-std::uint64_t WeightedSchedule::before(std::uint64_t thing, const Block& block,
+std::uint64_t WeightedSchedule::before(std::uint64_t item, const Block& block,
                                        std::uint64_t span) const noexcept {
-  const Blocks blocks{quotas_[thing], starts_[thing]};
+  const Blocks blocks{quotas_[item], starts_[item]};
   const std::uint64_t in_cycle = block.number % kBlocks;
-  const Spans spans{blocks.at(in_cycle), block.starts[thing]};
-  return block.number / kBlocks * quotas_[thing] + blocks.before(in_cycle) +
+  const Spans spans{blocks.at(in_cycle), block.starts[item]};
+  return block.number / kBlocks * quotas_[item] + blocks.before(in_cycle) +
          spans.before(span % kSpansPerBlock);
 }
 
@@ -115,9 +115,9 @@ void WeightedSchedule::lay_out(std::uint64_t number, Block& block) const {
   const Permutation order(derive(derive(key_, kBlocks + 1), number), quotas_.size());
   std::uint64_t start = 0;
   for (std::uint64_t i = 0; i < quotas_.size(); ++i) {
-    const std::uint64_t thing = order(i);
-    block.starts[thing] = static_cast<std::uint8_t>(start % kSpansPerBlock);
-    start += Blocks{quotas_[thing], starts_[thing]}.at(number % kBlocks) % kSpansPerBlock;
+    const std::uint64_t item = order(i);
+    block.starts[item] = static_cast<std::uint8_t>(start % kSpansPerBlock);
+    start += Blocks{quotas_[item], starts_[item]}.at(number % kBlocks) % kSpansPerBlock;
   }
 }
 
@@ -133,17 +133,17 @@ void WeightedSchedule::lay_out(std::uint64_t number, Span& span) const {
   const std::uint64_t first = derive(key, classes) % span_;
   std::uint64_t row = 0, time = first;
   for (std::uint64_t i = 0; i < classes; ++i) {
-    const std::uint64_t thing = order(i);
-    const std::uint64_t of_block = Blocks{quotas_[thing], starts_[thing]}.at(block % kBlocks);
-    const Spans spans{of_block, span.block.starts[thing]};
+    const std::uint64_t item = order(i);
+    const std::uint64_t of_block = Blocks{quotas_[item], starts_[item]}.at(block % kBlocks);
+    const Spans spans{of_block, span.block.starts[item]};
     for (std::uint64_t left = spans.at(number % kSpansPerBlock); left > 0; --left) {
-      span.places[time * per_batch_ + row].thing = static_cast<std::uint32_t>(thing);
+      span.places[time * per_batch_ + row].item = static_cast<std::uint32_t>(item);
       time = (time + step_) % span_;
       if (time == first) ++row;
     }
   }
   std::vector<std::uint32_t> seen(classes);
-  for (Span::Place& place : span.places) place.before = seen[place.thing]++;
+  for (Span::Place& place : span.places) place.before = seen[place.item]++;
 }
 
 // Batches are usually requested in order: each thread caches its last span.
@@ -159,8 +159,8 @@ void WeightedSchedule::draw(std::uint64_t batch, std::uint64_t* classes,
   const Span& span = find(number);
   const Span::Place* const places = span.places.data() + batch % span_ * per_batch_;
   for (std::uint64_t i = 0; i < per_batch_; ++i) {
-    classes[i] = places[i].thing;
-    visits[i] = before(places[i].thing, span.block, number) + places[i].before;
+    classes[i] = places[i].item;
+    visits[i] = before(places[i].item, span.block, number) + places[i].before;
   }
 }
 
@@ -171,7 +171,7 @@ void WeightedSchedule::count(std::uint64_t batches, std::uint64_t* visits) const
   for (std::uint64_t i = 0; i < quotas_.size(); ++i) visits[i] += before(i, block, number);
   if (rest == 0) return;
   const Span& span = find(number);
-  for (std::uint64_t i = 0; i < rest * per_batch_; ++i) ++visits[span.places[i].thing];
+  for (std::uint64_t i = 0; i < rest * per_batch_; ++i) ++visits[span.places[i].item];
 }
 
 }  // namespace covey

@@ -77,7 +77,7 @@ class WeightedSchedule final : public Schedule {
   struct Span;
 
   // The number of occurrences of a class before a span; `block` is the block of the span.
-  std::uint64_t before(std::uint64_t thing, const Block& block, std::uint64_t span) const noexcept;
+  std::uint64_t before(std::uint64_t item, const Block& block, std::uint64_t span) const noexcept;
   void lay_out(std::uint64_t number, Block& block) const;
   void lay_out(std::uint64_t number, Span& span) const;
   const Span& find(std::uint64_t number) const;

@@ -1,11 +1,9 @@
 #include "survey.h"
 
 #include <algorithm>
-#include <memory>
-#include <vector>
+#include <tuple>
 
 #include "feature.h"
-#include "image_header.h"
 
 namespace covey {
 namespace {
@@ -40,23 +38,30 @@ struct Counter {
   }
 };
 
-Failure count_values(Bytes feature, int& kind, std::size_t& count, Bytes& first) {
+// The list type of a Feature, the number of its values, and the first string.
+struct Values {
+  int kind = 0;
+  std::size_t count = 0;
+  Bytes first{};
+};
+
+Failure count_values(Bytes feature, Values& values) {
   // The list type is known only at the end of a Feature, so an unusual Feature is parsed twice.
   Counter counter{Wire::ints};
-  if (Failure failure = read_feature(feature, counter, kind)) return failure;
-  if (kind != 0 && kind != static_cast<int>(counter.wire)) {
-    counter = {static_cast<Wire>(kind)};
-    if (Failure failure = read_feature(feature, counter, kind)) return failure;
+  if (Failure failure = read_feature(feature, counter, values.kind)) return failure;
+  if (values.kind != 0 && values.kind != static_cast<int>(counter.wire)) {
+    counter = {static_cast<Wire>(values.kind)};
+    if (Failure failure = read_feature(feature, counter, values.kind)) return failure;
   }
-  count = counter.count;
-  first = counter.first;
+  values.count = counter.count;
+  values.first = counter.first;
   return {};
 }
 
 // A repeated key replaces the earlier one.
 template <class Found>
 void set(Found& found, Bytes key, Bytes value) {
-  const std::string_view name(reinterpret_cast<const char*>(key.begin), key.size());
+  const std::string_view name = as_string(key);
   for (auto& [known, place] : found) {
     if (known == name) {
       place = value;
@@ -64,6 +69,10 @@ void set(Found& found, Bytes key, Bytes value) {
     }
   }
   found.emplace_back(name, value);
+}
+
+auto order(const ImageStatistics::Size& size) noexcept {
+  return std::tuple(std::uint64_t{size.first} * size.second, size.first);
 }
 
 }  // namespace
@@ -93,67 +102,42 @@ Seen& Survey::Keys::at(std::size_t place, std::string_view key) {
 }
 
 Fault Survey::add(Bytes record) {
-  std::vector<std::unique_ptr<std::uint8_t[]>> memory;
-  const auto scratch = [&](std::size_t size) {
-    memory.push_back(std::make_unique<std::uint8_t[]>(size));
-    return memory.back().get();
-  };
+  MergedValues merged;
   const std::size_t number = records_++;
   in_context_.clear();
   in_lists_.clear();
 
   const auto read = [&]() -> Failure {
-    Reader fields(record);
-    while (!fields.done()) {
-      std::uint32_t tag;
-      if (Failure failure = fields.tag(tag)) return failure;
-      const bool is_context = tag == make_tag(1, kLengthDelimited);
-      if (!is_context && tag != make_tag(2, kLengthDelimited)) {
-        if (Failure failure = fields.skip(tag)) return failure;
-        continue;
-      }
-      Bytes map;
-      if (Failure failure = fields.bytes(map)) return failure;
-      auto& found = is_context ? in_context_ : in_lists_;
-      Failure failure = read_map(map, scratch, [&](Bytes key, Bytes value) -> Failure {
-        set(found, key, value);
-        return {};
-      });
-      if (failure) return failure;
-    }
+    Failure failure =
+        read_record(record, true, merged, [&](bool is_list, Bytes key, Bytes value) -> Failure {
+          set(is_list ? in_lists_ : in_context_, key, value);
+          return {};
+        });
+    if (failure) return failure;
     for (std::size_t i = 0; i < in_context_.size(); ++i) {
       const auto [key, feature] = in_context_[i];
-      int kind;
-      std::size_t count = 0;
-      Bytes first;
-      if (Failure failure = count_values(feature, kind, count, first)) return failure;
+      Values values;
+      if ((failure = count_values(feature, values))) return failure;
       Seen& seen = context_.at(i, key);
       seen.records += 1;
-      seen.add(number, kind, count);
-      if (kind == static_cast<int>(Wire::bytes) && count == 1) seen.add_image(number, first);
+      seen.add(number, values.kind, values.count);
+      if (values.kind == static_cast<int>(Wire::bytes) && values.count == 1) {
+        seen.add_image(number, values.first);
+      }
     }
     for (std::size_t i = 0; i < in_lists_.size(); ++i) {
       const auto [key, list] = in_lists_[i];
       Seen& seen = lists_.at(i, key);
       seen.records += 1;
-      Reader steps(list);
-      while (!steps.done()) {
-        std::uint32_t tag;
-        if (Failure failure = steps.tag(tag)) return failure;
-        if (tag != make_tag(1, kLengthDelimited)) {
-          if (Failure failure = steps.skip(tag)) return failure;
-          continue;
-        }
-        Bytes step;
-        if (Failure failure = steps.bytes(step)) return failure;
-        int kind;
-        std::size_t count = 0;
-        Bytes first;
-        if (Failure failure = count_values(step, kind, count, first)) return failure;
-        seen.add(number, kind, count);
+      failure = each_bytes(list, 1, [&](Bytes step) -> Failure {
+        Values values;
+        if (Failure failure = count_values(step, values)) return failure;
+        seen.add(number, values.kind, values.count);
         // Unlike a key, a step without a list counts: it has no values.
-        if (kind == 0) seen.least = 0;
-      }
+        if (values.kind == 0) seen.least = 0;
+        return {};
+      });
+      if (failure) return failure;
     }
     return {};
   };
@@ -166,6 +150,44 @@ Fault Survey::add(Bytes record) {
     fault.offset = inside ? static_cast<std::size_t>(failure.at - record.begin) : record.size();
   }
   return fault;
+}
+
+void ImageStatistics::add(Bytes value) noexcept {
+  const std::optional<ImageHeader> header = read_image_header(value);
+  if (!header) {
+    ++unknown;
+    return;
+  }
+  ++by_format[static_cast<std::size_t>(header->format)];
+  ++by_channels[header->channels];
+  ++by_bits[header->bits];
+  if (header->orientation != 1) ++oriented;
+  const Size size{header->height, header->width};
+  if (smallest == Size{} || order(size) < order(smallest)) smallest = size;
+  if (largest == Size{} || order(size) > order(largest)) largest = size;
+}
+
+ImageSurvey::ImageSurvey(std::vector<std::string> keys)
+    : keys_(std::move(keys)), results_(keys_.size()), features_(keys_.size()) {}
+
+Fault ImageSurvey::add(Bytes record) {
+  MergedValues merged;
+  features_.assign(keys_.size(), Bytes{});
+  const Failure failure =
+      read_record(record, false, merged, [&](bool, Bytes key, Bytes value) -> Failure {
+        for (std::size_t i = 0; i < keys_.size(); ++i) {
+          if (keys_[i] == as_string(key)) features_[i] = value;  // replaces an earlier one
+        }
+        return {};
+      });
+  if (failure) return {};
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    Counter strings{Wire::bytes};
+    int kind = 0;
+    if (read_feature(features_[i], strings, kind)) continue;
+    if (strings.count != 0) results_[i].add(strings.first);
+  }
+  return {};
 }
 
 }  // namespace covey

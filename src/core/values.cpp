@@ -8,44 +8,6 @@
 namespace covey {
 namespace {
 
-// A type for float16, distinct from uint16.
-struct Half {
-  std::uint16_t bits;
-};
-
-// Calls f with a value of the element's type.
-template <class F>
-auto with_type(Element element, F&& f) {
-  switch (element) {
-    case Element::int8:
-      return f(std::int8_t{});
-    case Element::int16:
-      return f(std::int16_t{});
-    case Element::int32:
-      return f(std::int32_t{});
-    case Element::int64:
-      return f(std::int64_t{});
-    case Element::uint8:
-      return f(std::uint8_t{});
-    case Element::uint16:
-      return f(std::uint16_t{});
-    case Element::uint32:
-      return f(std::uint32_t{});
-    case Element::uint64:
-      return f(std::uint64_t{});
-    case Element::boolean:
-      return f(bool{});
-    case Element::float16:
-      return f(Half{});
-    case Element::float32:
-      return f(float{});
-    case Element::float64:
-    case Element::string:
-      break;
-  }
-  return f(double{});
-}
-
 // Whether the int64 of a varint is a value of T. uint64 is stored by its bits.
 template <class T>
 bool convert(std::uint64_t varint, T& out) noexcept {
@@ -84,9 +46,7 @@ struct NoSink {
 // Stores up to `capacity` numbers; more are counted only.
 template <class T>
 struct DenseSink : NoSink {
-  static constexpr bool kIsFloat =
-      std::is_same_v<T, Half> || std::is_same_v<T, float> || std::is_same_v<T, double>;
-  static constexpr Wire wire = kIsFloat ? Wire::floats : Wire::ints;
+  static constexpr Wire wire = kIsFloat<T> ? Wire::floats : Wire::ints;
 
   std::uint8_t* out;
   std::size_t capacity;
@@ -101,7 +61,7 @@ struct DenseSink : NoSink {
   }
 
   bool one_int([[maybe_unused]] std::uint64_t varint) noexcept {
-    if constexpr (!kIsFloat) {
+    if constexpr (!kIsFloat<T>) {
       T value;
       if (!convert(varint, value)) {
         found = varint;
@@ -124,7 +84,7 @@ struct DenseSink : NoSink {
 
   bool floats([[maybe_unused]] const std::uint8_t* run,
               [[maybe_unused]] std::size_t number) noexcept {
-    if constexpr (kIsFloat) {
+    if constexpr (kIsFloat<T>) {
       if constexpr (std::is_same_v<T, float>) {
         if (number != 0 && count < capacity) {
           std::memcpy(out + count * 4, run, std::min(number, capacity - count) * 4);

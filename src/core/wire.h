@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "fault.h"
 
@@ -25,6 +26,10 @@ struct Bytes {
 
   std::size_t size() const noexcept { return static_cast<std::size_t>(end - begin); }
 };
+
+inline std::string_view as_string(Bytes bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.begin), bytes.size()};
+}
 
 // The reason and position of a parse error; false if there is none.
 struct Failure {

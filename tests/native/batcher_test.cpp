@@ -125,7 +125,7 @@ const std::vector<Column>& columns() {
   return all;
 }
 
-Ids draw(const Plan& plan, const Share& share, std::uint64_t step) {
+Ids draw(const Plan& plan, const Rank& share, std::uint64_t step) {
   const std::uint64_t batch = share.batch(step);
   const auto [begin, end] = share.units(plan.units_of(batch));
   Ids ids((end - begin) * plan.records_per_unit()), labels(end - begin);
@@ -146,7 +146,7 @@ bool holds(Room& room, const Ids& ids, bool add_labels) {
   return same && (!add_labels || room.as<std::int64_t>(3) == y);
 }
 
-std::vector<Share> shares() {
+std::vector<Rank> shares() {
   return {{0, 0, 1, true}, {5, 0, 1, false},  {0, 0, 2, true}, {3, 1, 2, true},
           {0, 2, 3, true}, {10, 4, 7, false}, {1, 0, 3, false}};
 }
@@ -155,12 +155,12 @@ TEST(batches_are_the_records_of_the_plan) {
   const Flock flock;
   const Decoder decoder(columns());
   const BalancedPlan balanced = flock.balanced(4, 3);
-  const EpochPlan shuffled(1, kRecords, 12, Rest::shorter, true);
-  const EpochPlan filled(1, kRecords, 13, Rest::fill, true);
-  const EpochPlan dropped(1, kRecords, 11, Rest::drop, false);
+  const EpochPlan shuffled(1, kRecords, 12, Remainder::keep, true);
+  const EpochPlan filled(1, kRecords, 13, Remainder::fill, true);
+  const EpochPlan dropped(1, kRecords, 11, Remainder::drop, false);
   const Plan* const plans[] = {&balanced, &shuffled, &filled, &dropped};
   for (const Plan* const plan : plans) {
-    for (const Share& share : shares()) {
+    for (const Rank& share : shares()) {
       for (const bool add_labels : {false, true}) {
         Batcher::Options options;
         options.label = add_labels ? -1 : 2;
@@ -184,7 +184,7 @@ TEST(batches_are_the_records_of_the_plan) {
 TEST(shorter_batch_is_not_assembled) {
   const Flock flock;
   const Decoder decoder(columns());
-  const EpochPlan plan(1, kRecords, 16, Rest::shorter, true);  // 16, 16, 16, 12
+  const EpochPlan plan(1, kRecords, 16, Remainder::keep, true);  // 16, 16, 16, 12
   const Batcher batcher(plan, {}, flock.tables, decoder, {});
   for (std::uint64_t step = 0; step < 12; ++step) {
     Room room(decoder, batcher.rows(), false);
@@ -197,7 +197,7 @@ TEST(batch_of_a_selection) {
   const Decoder decoder(columns());
   Ids numbers;
   for (std::int64_t i = 0; i < 20; ++i) numbers.push_back(59 - 2 * i);
-  const EpochPlan plan(9, 20, 6, Rest::fill, true);
+  const EpochPlan plan(9, 20, 6, Remainder::fill, true);
   Batcher::Options options;
   options.label = 2;
   options.record_ids = numbers.data();
@@ -227,7 +227,7 @@ TEST(batch_of_other_class_ids) {
     numbers.push_back(59 - 2 * i);
     class_ids.push_back(1000 + i);
   }
-  const EpochPlan plan(9, 20, 6, Rest::fill, true);
+  const EpochPlan plan(9, 20, 6, Remainder::fill, true);
   for (const bool add_labels : {false, true}) {
     Batcher::Options options;
     options.label = add_labels ? -1 : 2;
@@ -255,7 +255,7 @@ TEST(batch_of_other_class_ids) {
 std::vector<std::size_t> refused(const Flock& flock, const Mappings& shards,
                                  const Batcher::Options& options) {
   const Decoder decoder(columns());
-  const EpochPlan plan(0, kRecords, 1, Rest::drop, false);
+  const EpochPlan plan(0, kRecords, 1, Remainder::drop, false);
   const Batcher batcher(plan, {}, flock.tables, decoder, options);
   std::vector<std::size_t> steps;
   for (std::size_t step = 0; step < kRecords; ++step) {
@@ -366,7 +366,7 @@ TEST(threads_share_batchers) {
   std::deque<Batcher> batchers;
   std::vector<std::vector<Ids>> expected;
   for (const BalancedPlan* const plan : {&even, &first, &last}) {
-    batchers.emplace_back(*plan, Share{}, flock.tables, decoder, options);
+    batchers.emplace_back(*plan, Rank{}, flock.tables, decoder, options);
     expected.emplace_back();
     for (std::uint64_t step = 0; step < steps; ++step) {
       expected.back().push_back(draw(*plan, {}, step));
@@ -435,9 +435,9 @@ TEST(batches_of_images) {
   options.label = 1;
   options.seed = 77;
   options.images = {{0, spec, {0, 2}}};
-  for (const Share& share : {Share{0, 0, 1, true}, Share{3, 1, 2, true}}) {
+  for (const Rank& share : {Rank{0, 0, 1, true}, Rank{3, 1, 2, true}}) {
     // A batch of all ranks has every record once.
-    const EpochPlan plan(5, count, count, Rest::drop, true);
+    const EpochPlan plan(5, count, count, Remainder::drop, true);
     const Batcher batcher(plan, share, album.tables, decoder, options);
     const std::size_t rows = batcher.rows();
     CHECK(batcher.row_bytes() == std::vector<std::size_t>{spec.bytes(), 8, spec.bytes()});
@@ -486,7 +486,7 @@ TEST(batches_of_corrupt_images_are_not_assembled) {
   spec.max_pixels = 10'000;
   Batcher::Options options;
   options.images = {{0, spec, {0}}};
-  const EpochPlan plan(0, 5, 1, Rest::drop, false);
+  const EpochPlan plan(0, 5, 1, Remainder::drop, false);
   const Batcher batcher(plan, {}, album.tables, decoder, options);
   for (std::uint64_t step = 0; step < 5; ++step) {
     Exact memory(std::string(spec.bytes(), '\0'));
@@ -507,7 +507,7 @@ TEST(batches_without_located_images_are_not_assembled) {
   spec.size = {2, 2};
   Batcher::Options options;
   options.images = {{0, spec, {0}}};
-  const EpochPlan plan(0, 2, 2, Rest::drop, false);
+  const EpochPlan plan(0, 2, 2, Remainder::drop, false);
   const Batcher batcher(plan, {}, album.tables, decoder, options);
   Exact memory(std::string(2 * spec.bytes(), '\0'));
   std::uint8_t* const out = memory.data();

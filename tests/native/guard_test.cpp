@@ -83,19 +83,19 @@ TEST(truncated_file_reads_as_zeros_and_is_marked) {
   file.resize(10 * 4096);
   CHECK(sum(*mapped) == 10 * 4096);
   CHECK(mapped->is_faulted() && fault_count() > 0);
-  CHECK(has_faulted(mapped->data()) && has_faulted(mapped->data() + kSize - 1));
-  CHECK(!has_faulted(mapped.get()));
+  CHECK(lies_in_fault(mapped->data()) && lies_in_fault(mapped->data() + kSize - 1));
+  CHECK(!lies_in_fault(mapped.get()));
   // The mark stays if the file grows again; other ranges are not marked.
   file.resize(kSize);
   CHECK(mapped->is_faulted());
-  CHECK(sum(*other) == kSize && !other->is_faulted() && !has_faulted(other->data()));
+  CHECK(sum(*other) == kSize && !other->is_faulted() && !lies_in_fault(other->data()));
 }
 
 TEST(reused_range_is_not_marked) {
   for (int round = 0; round < 3; ++round) {
     const TemporaryFile file(std::string(kSize, '\1'));
     const auto mapped = map_whole(file);
-    CHECK(!mapped->is_faulted() && !has_faulted(mapped->data()));
+    CHECK(!mapped->is_faulted() && !lies_in_fault(mapped->data()));
     file.resize(0);
     CHECK(sum(*mapped) == 0 && mapped->is_faulted());
   }

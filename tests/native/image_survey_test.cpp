@@ -1,8 +1,7 @@
-#include "image_survey.h"
-
 #include <string>
 
 #include "check.h"
+#include "survey.h"
 #include "wire_bytes.h"
 
 namespace covey::testing {

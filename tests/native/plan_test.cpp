@@ -189,7 +189,7 @@ TEST(epoch_plan_has_each_record_once_per_epoch) {
   for (const std::uint64_t records : {1, 5, 12, 33, 100}) {
     for (const std::size_t batch_size : {1, 4, 12, 40}) {
       for (const bool shuffled : {false, true}) {
-        const EpochPlan plan(3, records, batch_size, Rest::shorter, shuffled);
+        const EpochPlan plan(3, records, batch_size, Remainder::keep, shuffled);
         const std::uint64_t batches = (records + batch_size - 1) / batch_size;
         for (const std::uint64_t epoch : {std::uint64_t{0}, std::uint64_t{1}, kFar}) {
           std::set<std::int64_t> seen;
@@ -209,12 +209,13 @@ TEST(epoch_plan_has_each_record_once_per_epoch) {
 }
 
 TEST(epoch_plan_drops_or_fills_the_last_batch) {
-  const EpochPlan dropped(3, 10, 4, Rest::drop, false), filled(3, 10, 4, Rest::fill, false);
+  const EpochPlan dropped(3, 10, 4, Remainder::drop, false),
+      filled(3, 10, 4, Remainder::fill, false);
   CHECK(draw(dropped, 1).ids == Ids{4, 5, 6, 7});
   CHECK(draw(dropped, 2).ids == Ids{0, 1, 2, 3});
   CHECK(draw(filled, 2).ids == Ids{8, 9, 0, 1});
   CHECK(draw(filled, 5 * kFar).ids == Ids{0, 1, 2, 3});
-  const EpochPlan shuffled(3, 10, 4, Rest::fill, true);
+  const EpochPlan shuffled(3, 10, 4, Remainder::fill, true);
   for (std::uint64_t step = kFar; step < kFar + 40; ++step) {
     const Ids ids = draw(shuffled, step).ids;
     CHECK(std::set(ids.begin(), ids.end()).size() == 4);
@@ -226,7 +227,7 @@ TEST(shares_of_ranks_partition_the_batch) {
     for (std::size_t units = 0; units <= 20; ++units) {
       std::size_t end = 0;
       for (std::uint64_t rank = 0; rank < world; ++rank) {
-        const auto [from, to] = Share{0, rank, world, true}.units(units);
+        const auto [from, to] = Rank{0, rank, world, true}.units(units);
         CHECK(from == end && to - from <= units / world + 1 && to - from >= units / world);
         end = to;
       }
@@ -236,10 +237,10 @@ TEST(shares_of_ranks_partition_the_batch) {
 }
 
 TEST(shares_of_independent_ranks) {
-  const Share share{100, 2, 6, false};
+  const Rank share{100, 2, 6, false};
   CHECK(share.batch(0) == 102 && share.batch(3) == 120);
   CHECK(share.units(7) == (std::pair<std::size_t, std::size_t>{0, 7}));
-  CHECK((Share{100, 2, 6, true}).batch(3) == 103);
+  CHECK((Rank{100, 2, 6, true}).batch(3) == 103);
 }
 
 }  // namespace

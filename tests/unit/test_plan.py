@@ -498,19 +498,18 @@ def test_arguments_of_the_native_core():
         "first": ones,
         "records": ones,
         "by_class": by_class,
-        "wide": False,
         "classes_per_batch": 2,
         "records_per_class": 1,
     }
     plan = _core.balanced_plan(**valid)
-    ids, labels = plan.draw(0, 1, _core.Share(0, 0, 1, True))
+    ids, labels = plan.draw(0, 1, _core.Rank(0, 0, 1, True))
     assert (ids.shape, labels.shape) == ((1, 2), (1, 2))
     for invalid in [
         {"first": ones[:2]},
         {"keys": np.arange(2)},
         {"records": np.zeros(3, np.uint64)},
         {"by_class": by_class[:1]},
-        {"wide": True, "by_class": by_class[:8], "first": ones * np.uint64(4)},
+        {"by_class": by_class.astype(np.uint16)},
         {"classes_per_batch": 0},
         {"classes_per_batch": 4},
         {"records_per_class": 0},
@@ -522,7 +521,7 @@ def test_arguments_of_the_native_core():
         with pytest.raises(ValueError, match="quota"):
             plan.reweighted(0, np.array(quotas, np.uint64))
     with pytest.raises(ValueError, match="no such rank"):
-        _core.Share(0, 2, 2, True)
+        _core.Rank(0, 2, 2, True)
 
 
 def test_pickle():

@@ -1,19 +1,13 @@
+// The batches of a plan, prefetched by native threads.
 #include "../prefetcher.h"
 
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <deque>
 #include <memory>
-#include <optional>
-#include <tuple>
 
 #include "../batcher.h"
-#include "gather.h"
-#include "images.h"
-#include "plan.h"
+#include "reading.h"
 
 namespace covey {
 namespace {
@@ -26,6 +20,9 @@ constexpr milliseconds kSignalPollInterval{50};
 // The number of returned batches that are tracked for reuse. The arrays of an older batch that is
 // still referenced are left to their holder.
 constexpr std::size_t kMaxLent = 4;
+
+using Columns = nb::typed<nb::tuple, nb::any, nb::ellipsis>;
+using Allocate = nb::typed<nb::callable, Columns(std::size_t)>;
 
 // The arrays of one batch, reused when the caller holds no reference to them.
 struct BufferSet {
@@ -42,9 +39,9 @@ struct BufferSet {
   }
 
   // New views, so that a caller that reshapes one in place does not affect the next batch.
-  nb::object views() const {
+  nb::tuple views() const {
     const std::size_t size = arrays.size();
-    nb::object result = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
+    nb::tuple result = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(size)));
     for (std::size_t i = 0; i < size; ++i) {
       PyObject* const view = PyObject_GetItem(arrays[i].ptr(), Py_Ellipsis);
       if (view == nullptr) throw nb::python_error();
@@ -54,16 +51,18 @@ struct BufferSet {
   }
 };
 
+using OptionalIds = std::optional<ArrayArg<std::int64_t>>;
+
 // A column of the decoder, how its images are decoded, and the index of the array of each view.
-using ImageArgument = std::tuple<std::size_t, const PyImageSpec*, std::vector<std::size_t>>;
+using ImageArgument = std::tuple<std::size_t, const ImageSpec*, std::vector<std::size_t>>;
 
 // Batches in the order of their steps, built by native threads, or on demand without threads.
 class PyPrefetcher {
  public:
-  PyPrefetcher(const PyGather& gather, const PyDecoder& decoder, const PyPlan& plan,
-               const Share& share, std::uint64_t steps, int check, std::ptrdiff_t label,
-               bool add_labels, bool check_classes, nb::handle record_ids, nb::handle class_ids,
-               std::size_t threads, std::size_t depth, nb::callable allocate, bool reuse_buffers,
+  PyPrefetcher(const PyGather& gather, const Decoder& decoder, const PyPlan& plan, const Rank& rank,
+               std::uint64_t steps, int check, std::ptrdiff_t label, bool add_labels,
+               bool check_classes, const OptionalIds& record_ids, const OptionalIds& class_ids,
+               std::size_t threads, std::size_t depth, Allocate allocate, bool reuse_buffers,
                const std::vector<ImageArgument>& images, std::uint64_t seed, std::size_t parts)
       : gather_(gather),
         steps_(steps),
@@ -71,41 +70,38 @@ class PyPrefetcher {
         parts_(threads == 0 ? 1 : parts),
         allocate_(std::move(allocate)),
         reuse_buffers_(reuse_buffers),
+        record_ids_(record_ids),
+        class_ids_(class_ids),
         process_(getpid()) {
-    plan.check_step(steps, share);
-    if (depth < 1) throw nb::value_error("depth must be >= 1");
-    if (parts < 1) throw nb::value_error("parts must be >= 1");
-    if (label >= 0 && !decoder.is_one_int64(static_cast<std::size_t>(label))) {
-      throw nb::value_error("the label must be a column of one int64");
-    }
+    plan.check_step(steps, rank);
+    covey::check(depth >= 1, "depth must be >= 1");
+    covey::check(parts >= 1, "parts must be >= 1");
+    check_label(decoder, label);
     Batcher::Options options;
     options.check = parse_check(check);
     options.label = label;
     options.add_labels = label < 0 && add_labels;
-    options.check_classes = check_classes && plan.plan().knows_labels();
-    if (!record_ids.is_none()) {
-      record_ids_.emplace(record_ids);
-      options.record_ids = reinterpret_cast<const std::int64_t*>(record_ids_->data());
-      options.count = record_ids_->size() / sizeof(std::int64_t);
+    options.check_classes = check_classes && plan.plan->knows_labels();
+    if (record_ids) {
+      options.record_ids = record_ids->data();
+      options.count = record_ids->size();
     }
-    if (!class_ids.is_none()) {
-      class_ids_.emplace(class_ids);
-      options.class_ids = reinterpret_cast<const std::int64_t*>(class_ids_->data());
-      const std::size_t records = record_ids_ ? options.count : gather.tables().records();
-      covey::check(class_ids_->size() == records * sizeof(std::int64_t), "one class per record");
+    if (class_ids) {
+      options.class_ids = class_ids->data();
+      const std::size_t records = record_ids ? options.count : gather.tables().records();
+      covey::check(class_ids->size() == records, "one class per record");
     }
-    const std::vector<Column>& columns = decoder.decoder().columns();
+    const std::vector<Column>& columns = decoder.columns();
     std::size_t outputs = columns.size() + (options.add_labels ? 1 : 0);
     std::vector<bool> is_image(columns.size());
     for (const auto& [column, spec, views] : images) {
-      covey::check(
-          column < columns.size() && views.size() == spec->spec.views && views[0] == column,
-          "an image column is invalid");
+      covey::check(column < columns.size() && views.size() == spec->views && views[0] == column,
+                   "an image column is invalid");
       for (std::size_t i = 1; i < views.size(); ++i) {
         covey::check(views[i] == outputs++, "further views must follow the other outputs");
       }
       is_image[column] = true;
-      options.images.push_back({column, spec->spec, views});
+      options.images.push_back({column, *spec, views});
     }
     options.seed = seed;
     for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -114,7 +110,7 @@ class PyPrefetcher {
       covey::check(fixed && (!is_string || columns[c].count == 1),
                    "all columns must be numbers of fixed shape or images");
     }
-    batcher_.emplace(plan.plan(), share, gather.tables(), decoder.decoder(), options);
+    batcher_.emplace(*plan.plan, rank, gather.tables(), decoder, options);
     if (threads == 0) return;
     prefetcher_ =
         std::make_unique<Prefetcher>([this](std::uint64_t step, std::size_t part,
@@ -137,13 +133,13 @@ class PyPrefetcher {
   }
 
   // The next batch; None if the caller must build it.
-  nb::object next() {
+  std::optional<Columns> next() {
     check_open();
     if (taken_ == steps_) throw nb::index_error("all batches were returned");
     reclaim();
     const Prefetcher::Result result = prefetcher_ != nullptr ? take() : make_now();
     ++taken_;
-    nb::object views = nb::none();
+    std::optional<Columns> views;
     pending_ = std::move(sets_[result.set].pending);
     sets_[result.set].pending.clear();
     if (result.done) {
@@ -165,9 +161,7 @@ class PyPrefetcher {
   }
 
  private:
-  void check_open() const {
-    if (closed_) throw nb::value_error("the prefetcher is closed");
-  }
+  void check_open() const { check(!closed_, "the prefetcher is closed"); }
 
   bool make(std::uint64_t step, std::size_t part, std::size_t set) {
     const auto shards = gather_.shards();
@@ -240,13 +234,11 @@ class PyPrefetcher {
   std::size_t add() {
     const auto arrays = nb::cast<nb::tuple>(allocate_(batcher_->rows()));
     const std::vector<std::size_t>& sizes = batcher_->row_bytes();
-    if (arrays.size() != sizes.size()) throw nb::value_error("one array per column");
+    check(arrays.size() == sizes.size(), "one array per column");
     BufferSet set{arrays, {}, {}};
     for (std::size_t c = 0; c < sizes.size(); ++c) {
       const View view(arrays[c], PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
-      if (view.size() != sizes[c] * batcher_->rows()) {
-        throw nb::value_error("an array has the wrong size");
-      }
+      check(view.size() == sizes[c] * batcher_->rows(), "an array has the wrong size");
       set.columns.push_back(view.data());
     }
     std::size_t index = sets_.size();
@@ -273,8 +265,7 @@ class PyPrefetcher {
 
   const PyGather& gather_;
   std::optional<Batcher> batcher_;
-  std::optional<View> record_ids_;
-  std::optional<View> class_ids_;
+  const OptionalIds record_ids_, class_ids_;  // keep the memory alive
   std::uint64_t steps_;
   std::uint64_t taken_ = 0;
   std::size_t depth_;
@@ -298,33 +289,23 @@ class PyPrefetcher {
 
 void register_prefetcher(nb::module_& m) {
   nb::class_<PyPrefetcher>(m, "Prefetcher", "The batches of a plan, prefetched by native threads.")
-      .def(nb::init<const PyGather&, const PyDecoder&, const PyPlan&, const Share&, std::uint64_t,
-                    int, std::ptrdiff_t, bool, bool, nb::handle, nb::handle, std::size_t,
-                    std::size_t, nb::callable, bool, const std::vector<ImageArgument>&,
-                    std::uint64_t, std::size_t>(),
-           nb::arg("gather"), nb::arg("decoder"), nb::arg("plan"), nb::arg("share"), nb::kw_only(),
+      .def(nb::init<const PyGather&, const Decoder&, const PyPlan&, const Rank&, std::uint64_t, int,
+                    std::ptrdiff_t, bool, bool, const OptionalIds&, const OptionalIds&, std::size_t,
+                    std::size_t, Allocate, bool, const std::vector<ImageArgument>&, std::uint64_t,
+                    std::size_t>(),
+           nb::arg("gather"), nb::arg("decoder"), nb::arg("plan"), nb::arg("rank"), nb::kw_only(),
            nb::arg("steps"), nb::arg("check"), nb::arg("label"), nb::arg("add_labels"),
            nb::arg("check_classes"), nb::arg("record_ids").none(), nb::arg("class_ids").none(),
            nb::arg("threads"), nb::arg("depth"), nb::arg("allocate"), nb::arg("reuse_buffers"),
-           nb::arg("images") = nb::list(), nb::arg("seed") = 0, nb::arg("parts") = 1,
-           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
-           nb::sig("def __init__(self, gather: Gather, decoder: Decoder, plan: Plan, "
-                   "share: Share, *, steps: int, check: int, label: int, add_labels: bool, "
-                   "check_classes: bool, record_ids: NDArray[int64] | None, "
-                   "class_ids: NDArray[int64] | None, threads: int, depth: int, "
-                   "allocate: Callable[[int], tuple[NDArray[Any], ...]], "
-                   "reuse_buffers: bool, "
-                   "images: Sequence[tuple[int, ImageSpec, Sequence[int]]] = (), seed: int = 0, "
-                   "parts: int = 1) -> None"))
+           nb::arg("images"), nb::arg("seed"), nb::arg("parts"), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
       .def("next", &PyPrefetcher::next,
-           nb::sig("def next(self) -> tuple[NDArray[Any], ...] | None"),
            "Return the columns of the next step, and its classes; None if the batch is shorter "
            "than the others or cannot be built: the caller then builds it.")
       .def_prop_ro("pending", &PyPrefetcher::pending,
-                   nb::sig("def pending(self) -> list[tuple[int, int]]"),
                    "The (row, index in `images`) pairs of the last batch whose images the caller "
                    "must decode.")
-      .def("close", &PyPrefetcher::close, nb::sig("def close(self) -> None"), "Stop the threads.");
+      .def("close", &PyPrefetcher::close, "Stop the threads.");
 }
 
 }  // namespace covey

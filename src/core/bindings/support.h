@@ -4,40 +4,39 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <new>
+#include <optional>
+#include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "../buffer.h"
-#include "../fault.h"
-#include "../wire.h"
+#include "../frames.h"
 
 namespace nb = nanobind;
 
 namespace covey {
 
-void register_crc32c(nb::module_& m);
 void register_frames(nb::module_& m);
-void register_hash(nb::module_& m);
-void register_image_header(nb::module_& m);
-void register_images(nb::module_& m);
-void register_mapping(nb::module_& m);
 void register_columns(nb::module_& m);
 void register_encoder(nb::module_& m);
-void register_examples(nb::module_& m);
-void register_decoder(nb::module_& m);
-void register_gather(nb::module_& m);
+void register_reading(nb::module_& m);
 void register_plan(nb::module_& m);
 void register_prefetcher(nb::module_& m);
-void register_rowcheck(nb::module_& m);
-void register_classes(nb::module_& m);
-void register_survey(nb::module_& m);
+void register_images(nb::module_& m);
 
 // The exception `covey._core.Fault`, with the fields of the struct as attributes.
-void register_fault(nb::module_& m);
 nb::object to_exception(const Fault& fault);
 [[noreturn]] void raise_fault(const Fault& fault);
 inline void raise_if(const Fault& fault) {
@@ -47,6 +46,16 @@ inline void raise_if(const Fault& fault) {
 // A precondition of the Python caller.
 inline void check(bool condition, const char* message) {
   if (!condition) throw nb::value_error(message);
+}
+
+// The value of an enumeration whose values, from `first` on, have these names.
+template <class Enum, std::size_t N>
+Enum parse(const std::string_view (&names)[N], std::string_view name, const char* what,
+           int first = 0) {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (names[i] == name) return static_cast<Enum>(static_cast<int>(i) + first);
+  }
+  throw nb::value_error(what);
 }
 
 // Releases the GIL during its lifetime.
@@ -70,6 +79,13 @@ class GilReleased {
   PyThreadState* state_;
 };
 
+// Returns the result of `f`, which is called without the GIL.
+template <class F>
+auto without_gil(F&& f) {
+  const GilReleased released;
+  return f();
+}
+
 // A bytes-like object, held during the lifetime of the view.
 class View {
  public:
@@ -87,11 +103,15 @@ class View {
 
   std::uint8_t* data() const noexcept { return static_cast<std::uint8_t*>(buffer_.buf); }
   std::size_t size() const noexcept { return static_cast<std::size_t>(buffer_.len); }
+  Bytes bytes() const noexcept { return {data(), data() + size()}; }
 
  private:
   Py_buffer buffer_{};
 };
 
+// Types of arguments and results, from which nanobind generates the signatures.
+using List = nb::typed<nb::list, nb::any>;
+using Dict = nb::typed<nb::dict, nb::str, nb::any>;
 template <class T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
@@ -99,23 +119,61 @@ using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 template <class T>
 using ArrayArg = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Checks the offsets of consecutive strings in a buffer of `size` bytes; returns their number.
-inline std::size_t check_offsets(const ArrayArg<std::int64_t>& offsets, std::size_t size) {
-  check(offsets.size() >= 1, "offsets must not be empty");
-  const std::size_t rows = offsets.size() - 1;
-  for (std::size_t i = 0; i < rows; ++i) {
-    check(offsets(i) >= 0 && offsets(i) <= offsets(i + 1), "offsets must not decrease");
-  }
-  check(static_cast<std::uint64_t>(offsets(rows)) <= size, "an offset is out of range");
-  return rows;
-}
-
 template <class T>
 Array<T> to_numpy(Buffer<T>&& buffer) {
   const std::size_t size = buffer.size();
   T* const data = buffer.release();
   nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
   return Array<T>(data, {size}, owner);
+}
+
+// (data, offsets, lengths)
+using FrameArrays = std::tuple<Array<std::uint8_t>, Array<std::uint64_t>, Array<std::uint64_t>>;
+
+// The frames, which are then empty.
+inline FrameArrays take(Frames& frames) {
+  Frames taken = std::exchange(frames, {});
+  return {to_numpy(std::move(taken.data)), to_numpy(std::move(taken.offsets)),
+          to_numpy(std::move(taken.lengths))};
+}
+
+// Records that Python passes.
+struct Records {
+  std::vector<Bytes> bytes;
+  std::vector<View> views;  // keep the memory alive
+};
+
+using Sources = std::optional<ArrayArg<std::uint32_t>>;
+
+// Ranges of buffers, of which `sources` has the index (default: the first). Checks that each is
+// inside its buffer, with `header` bytes before and `footer` after it.
+Records records_of(nb::list buffers, const Sources& sources, const ArrayArg<std::uint64_t>& offsets,
+                   const ArrayArg<std::uint64_t>& lengths, std::size_t header = 0,
+                   std::size_t footer = 0);
+
+// Records as bytes objects. If `verify`, their frames are verified first. `check` is called after
+// the read and may replace its fault.
+template <class CheckRead>
+nb::typed<nb::list, nb::bytes> to_bytes(const std::vector<Bytes>& records, bool verify,
+                                        CheckRead&& check) {
+  Fault fault;
+  if (verify) {
+    const GilReleased released;
+    for (std::size_t i = 0; i < records.size() && !fault; ++i) {
+      fault = verify_header(records[i].begin, records[i].size());
+      if (!fault) fault = verify_data(records[i].begin, records[i].size());
+      fault.row = i;
+    }
+  }
+  const std::size_t count = fault ? 0 : records.size();
+  nb::list result = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(count)));
+  if (!result.is_valid()) throw nb::python_error();
+  for (std::size_t i = 0; i < count; ++i) {
+    nb::bytes record(records[i].begin, records[i].size());
+    PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), record.release().ptr());
+  }
+  raise_if(check(fault));
+  return result;
 }
 
 }  // namespace covey

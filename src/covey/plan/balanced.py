@@ -199,9 +199,9 @@ class Plan(ABC):
         """Number of batches per step, of all ranks together."""
         return self.world_size if self.mode == "independent" else 1
 
-    def share(self, origin: int = 0) -> _core.Share:
+    def share(self, origin: int = 0) -> _core.Rank:
         """Return the part of this rank for the native core, with step 0 at the batch `origin`."""
-        return _core.Share(origin, self.rank, self.world_size, self.mode == "split")
+        return _core.Rank(origin, self.rank, self.world_size, self.mode == "split")
 
     def key(self, step: int, origin: int = 0) -> BatchKey:
         """Return the identity of the batch of a step.
@@ -337,7 +337,6 @@ class BalancedPlan(Plan):
             self._eligible.firsts,
             self._eligible.counts,
             by_class,
-            by_class.dtype.itemsize == 8,
             self.classes_per_batch,
             self.examples_per_class,
         )

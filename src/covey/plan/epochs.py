@@ -10,7 +10,6 @@ from covey.plan.balanced import Plan, check_option, check_seed
 
 Remainder = Literal["keep", "drop", "fill"]
 
-# In the order of the enumeration of the native core.
 REMAINDERS = get_args(Remainder)
 
 
@@ -33,8 +32,9 @@ class _EpochPlan(Plan):
         super().__init__(self.batch_size)
 
     def _make(self) -> _core.Plan:
-        rest = REMAINDERS.index(self.remainder)
-        return _core.epoch_plan(self.seed, self.records, self.batch_size, rest, self._shuffled)
+        return _core.epoch_plan(
+            self.seed, self.records, self.batch_size, self.remainder, self._shuffled
+        )
 
     @property
     def is_endless(self) -> bool:
