@@ -1,8 +1,7 @@
-#include "crop.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "image.h"
 #include "permutation.h"
 
 namespace covey {

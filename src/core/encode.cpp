@@ -140,24 +140,25 @@ Encoder::Encoder(std::vector<Column> columns) : columns_(std::move(columns)) {
 }
 
 std::size_t Encoder::measure(const Cell* cells, std::size_t* sizes) const noexcept {
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    if (cells[c].present) sizes[c] = content_size(columns_[c], cells[c]);
+  }
+  return field_size(features_size(cells, sizes));
+}
+
+// The size of the map of all features.
+std::size_t Encoder::features_size(const Cell* cells, const std::size_t* sizes) const noexcept {
   std::size_t features = 0;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     if (!cells[c].present) continue;
-    sizes[c] = content_size(columns_[c], cells[c]);
     const std::size_t feature = field_size(list_size(columns_[c], sizes[c]));
     features += field_size(key_[c].size() + field_size(feature));
   }
-  return field_size(features);
+  return features;
 }
 
 void Encoder::write(const Cell* cells, const std::size_t* sizes, std::uint8_t* out) const noexcept {
-  std::size_t features = 0;
-  for (std::size_t c = 0; c < columns_.size(); ++c) {
-    if (!cells[c].present) continue;
-    const std::size_t feature = field_size(list_size(columns_[c], sizes[c]));
-    features += field_size(key_[c].size() + field_size(feature));
-  }
-  out = begin_field(out, 1, features);
+  out = begin_field(out, 1, features_size(cells, sizes));
   for (const std::size_t c : order_) {
     if (!cells[c].present) continue;
     const Column& column = columns_[c];

@@ -54,6 +54,7 @@ class Encoder {
                     std::uint64_t* lengths) const;
 
  private:
+  std::size_t features_size(const Cell* cells, const std::size_t* sizes) const noexcept;
   void fill(const std::vector<ColumnIn>& columns, std::size_t row, Cell* cells) const noexcept;
 
   std::vector<Column> columns_;

@@ -12,6 +12,9 @@ constexpr std::size_t kRowsAhead = 8;
 // Files whose state is asked for after a read.
 constexpr int kAskedPerRead = 8;
 
+// A limit of positions; the sum of two values below it does not overflow.
+constexpr std::uint64_t kMaxPosition = std::uint64_t{1} << 62;
+
 }  // namespace
 
 struct RowTables::Row {
@@ -136,6 +139,44 @@ Fault RowTables::check_labels(const std::int64_t* ids, std::size_t count,
     }
   }
   return {};
+}
+
+Fault RowCheck::add(const std::uint8_t* rows, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i, rows += layout_.stride) {
+    while (shard_ < shards_.size() && seen_ == shards_[shard_].records) {
+      ++shard_;
+      seen_ = offset_ = following_ = 0;
+    }
+    const std::uint64_t offset = load<std::uint64_t>(rows + layout_.offset);
+    const std::uint64_t inner_offset =
+        mode_ == AddressMode::plain ? 0 : load<std::uint64_t>(rows + inner_offset_);
+    const std::uint64_t frame = load<std::uint32_t>(rows + layout_.length) + kFrameBytes;
+    bool fits = shard_ < shards_.size() && load<std::uint32_t>(rows + layout_.shard) == shard_ &&
+                offset < kMaxPosition && inner_offset < kMaxPosition;
+    if (fits && mode_ == AddressMode::plain) {
+      fits = offset >= following_ && offset + frame <= shards_[shard_].bytes;
+      following_ = offset + frame;
+    } else if (fits) {
+      const bool same = seen_ != 0 && offset == offset_;
+      fits = (same ? inner_offset >= following_ : seen_ == 0 || offset > offset_) &&
+             offset < shards_[shard_].bytes && (mode_ != AddressMode::single_stream || offset == 0);
+      following_ = inner_offset + frame;
+    }
+    if (!fits) return {FaultCode::out_of_bounds, i, offset, frame - kFrameBytes};
+    offset_ = offset;
+    ++seen_;
+  }
+  return {};
+}
+
+bool RowCheck::is_done() const noexcept {
+  std::size_t shard = shard_;
+  std::uint64_t seen = seen_;
+  while (shard < shards_.size() && seen == shards_[shard].records) {
+    ++shard;
+    seen = 0;
+  }
+  return shard == shards_.size();
 }
 
 }  // namespace covey

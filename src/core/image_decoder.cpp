@@ -58,22 +58,6 @@ class ViewSink final : public RowSink {
   const bool converts_;
 };
 
-// Copies all rows.
-class CopySink final : public RowSink {
- public:
-  CopySink(std::vector<std::uint8_t>& out, std::size_t row) : out_(out), row_(row) {}
-
-  void add(std::uint8_t* data, const RowRange& rows) override {
-    for (std::size_t y = 0; y < rows.count; ++y) {
-      std::memcpy(out_.data() + (rows.first + y) * row_, data + y * rows.stride, row_);
-    }
-  }
-
- private:
-  std::vector<std::uint8_t>& out_;
-  const std::size_t row_;
-};
-
 void mirror(std::uint8_t* pixels, ImageSize size, std::size_t pixel) noexcept {
   for (std::uint32_t y = 0; y < size.height; ++y, pixels += size.width * pixel) {
     std::uint8_t *a = pixels, *b = pixels + (size.width - 1) * pixel;
@@ -202,9 +186,7 @@ ImageFault ImageDecoder::read_oriented(const ImageSpec& spec, ImageReader& reade
   if (!reader.can_read(read_as)) return {ImageError::unsupported, size, 0, {}};
   const std::size_t pixel = pixel_bytes(read_as);
   pixels_.resize(stored.pixels() * pixel);
-  CopySink copy(pixels_, stored.width * pixel);
-  const Box all{0, 0, stored.height, stored.width};
-  if (ImageFault fault = reader.read(all, 1, read_as, copy)) return fault;
+  if (ImageFault fault = reader.read_into(read_as, pixels_.data())) return fault;
   const std::size_t stride = size.width * pixel;
   rotated_.resize(size.height * stride + kPadding);
   orient(pixels_.data(), stored, pixel, orientation, rotated_.data(), stride);

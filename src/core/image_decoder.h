@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "crop.h"
 #include "image.h"
 #include "image_reader.h"
 #include "resize.h"

@@ -20,19 +20,6 @@ constexpr std::uint8_t kNothing = 0;
 
 constexpr std::size_t kFingerprintBytes = 4096;
 
-}  // namespace
-
-std::uint32_t fingerprint(const std::uint8_t* data, std::size_t size) noexcept {
-  const std::size_t part = std::min(size, kFingerprintBytes);
-  return crc32c_extend(crc32c(data, part), data + size - part, part);
-}
-
-int open_file(const std::string& path) noexcept {
-  return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-}
-
-namespace {
-
 // How many shards are mapped.
 std::atomic<std::size_t> mapped_shards{0};
 
@@ -58,7 +45,26 @@ std::int64_t settled(std::int64_t modified) noexcept {
   return age > -kTimeGranularity && age < kTimeGranularity ? 0 : modified;
 }
 
+// The checksum of the first and the last bytes of an open file; none if it cannot be read.
+std::optional<std::uint32_t> fingerprint_of(int descriptor, std::uint64_t size) noexcept {
+  std::uint8_t bytes[kFingerprintBytes];
+  const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(size, sizeof bytes));
+  const auto all = static_cast<ssize_t>(part);
+  if (pread(descriptor, bytes, part, 0) != all) return std::nullopt;
+  const std::uint32_t crc = crc32c(bytes, part);
+  if (pread(descriptor, bytes, part, static_cast<off_t>(size - part)) != all) return std::nullopt;
+  return crc32c_extend(crc, bytes, part);
+}
 }  // namespace
+
+std::uint32_t fingerprint(const std::uint8_t* data, std::size_t size) noexcept {
+  const std::size_t part = std::min(size, kFingerprintBytes);
+  return crc32c_extend(crc32c(data, part), data + size - part, part);
+}
+
+int open_file(const std::string& path) noexcept {
+  return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
 
 MappedBytes::MappedBytes(int descriptor, std::uint64_t offset, std::size_t size, Access access)
     : size_(size) {
@@ -89,21 +95,6 @@ MappedBytes::~MappedBytes() {
   guard_ = GuardedRange();  // before the addresses can be reused
   if (mapped_ != nullptr) munmap(mapped_, mapped_size_);
 }
-
-namespace {
-
-// The checksum of the first and the last bytes of an open file; none if it cannot be read.
-std::optional<std::uint32_t> fingerprint_of(int descriptor, std::uint64_t size) noexcept {
-  std::uint8_t bytes[kFingerprintBytes];
-  const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(size, sizeof bytes));
-  const auto all = static_cast<ssize_t>(part);
-  if (pread(descriptor, bytes, part, 0) != all) return std::nullopt;
-  const std::uint32_t crc = crc32c(bytes, part);
-  if (pread(descriptor, bytes, part, static_cast<off_t>(size - part)) != all) return std::nullopt;
-  return crc32c_extend(crc, bytes, part);
-}
-
-}  // namespace
 
 std::optional<FileState> file_state(const std::string& path) noexcept {
   const int descriptor = open_file(path);

@@ -12,7 +12,7 @@ constexpr std::chrono::microseconds kSpinWait{100};
 }  // namespace
 
 Prefetcher::Prefetcher(Work work, std::uint64_t steps, std::size_t threads, std::size_t parts)
-    : work_(std::move(work)), steps_(steps), parts_(parts) {
+    : work_(std::move(work)), steps_(steps), parts_(parts), has_threads_(threads > 0) {
   try {
     for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   } catch (...) {  // the system cannot create more threads
@@ -67,6 +67,7 @@ std::optional<Prefetcher::Result> Prefetcher::poll() {
 std::optional<Prefetcher::Result> Prefetcher::wait(std::chrono::milliseconds longest) {
   const auto may_go_on = [this] { return is_there() || stopped_; };
   std::unique_lock guard(lock_);
+  while (!has_threads_ && !may_go_on() && claimed_ < steps_ && may_claim()) process(guard);
   if (sleeping_ > 0 && !free_.empty()) may_work_.notify_all();
   // Notifying the consumer of every batch costs the threads more than building a small one: at
   // first it waits without notification, and then several batches are ready.
@@ -92,31 +93,36 @@ void Prefetcher::run() {
     may_work_.wait(guard, [this] { return stopped_ || claimed_ == steps_ || may_claim(); });
     --sleeping_;
     if (stopped_ || claimed_ == steps_) return;
-    const std::uint64_t step = claimed_;
-    const std::size_t part = claimed_part_;
-    if (part == 0) {
-      begun_[step % begun_.size()] = {free_.back(), parts_, false};
-      free_.pop_back();
-    }
-    const std::size_t set = begun_[step % begun_.size()].set;
-    if (++claimed_part_ == parts_) {
-      claimed_part_ = 0;
-      ++claimed_;
-    }
-    const bool wake = parts_ > 1 && sleeping_ > 0 && may_claim() && claimed_ < steps_;
-    guard.unlock();
-    if (wake) may_work_.notify_one();
-    bool done = false;
-    try {
-      done = work_(step, part, set);
-    } catch (...) {  // out of memory: the consumer tries again, and raises
-    }
-    guard.lock();
-    Step& begun = begun_[step % begun_.size()];
-    begun.failed |= !done;
-    --begun.open;
-    if (consumer_waits_ && step == taken_ && begun.open == 0) may_take_.notify_one();
+    process(guard);
   }
+}
+
+// Claims the next part of a step, and processes it without the lock.
+void Prefetcher::process(std::unique_lock<std::mutex>& guard) {
+  const std::uint64_t step = claimed_;
+  const std::size_t part = claimed_part_;
+  if (part == 0) {
+    begun_[step % begun_.size()] = {free_.back(), parts_, false};
+    free_.pop_back();
+  }
+  const std::size_t set = begun_[step % begun_.size()].set;
+  if (++claimed_part_ == parts_) {
+    claimed_part_ = 0;
+    ++claimed_;
+  }
+  const bool wake = parts_ > 1 && sleeping_ > 0 && may_claim() && claimed_ < steps_;
+  guard.unlock();
+  if (wake) may_work_.notify_one();
+  bool done = false;
+  try {
+    done = work_(step, part, set);
+  } catch (...) {  // out of memory: the consumer tries again, and raises
+  }
+  guard.lock();
+  Step& begun = begun_[step % begun_.size()];
+  begun.failed |= !done;
+  --begun.open;
+  if (consumer_waits_ && step == taken_ && begun.open == 0) may_take_.notify_one();
 }
 
 }  // namespace covey

@@ -26,7 +26,7 @@ class Prefetcher {
     bool done;
   };
 
-  // Processes the steps [0, steps), each in `parts` parts.
+  // Processes the steps [0, steps), each in `parts` parts; without threads, wait() processes them.
   Prefetcher(Work work, std::uint64_t steps, std::size_t threads, std::size_t parts = 1);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
@@ -58,10 +58,12 @@ class Prefetcher {
   Result take();
   void make_room();
   void run();
+  void process(std::unique_lock<std::mutex>& guard);
 
   const Work work_;
   const std::uint64_t steps_;
   const std::size_t parts_;
+  const bool has_threads_;
 
   std::mutex lock_;
   std::condition_variable may_work_;

@@ -76,4 +76,32 @@ class Resizer {
   std::vector<float> deep_;            // the same, of 16-bit images
 };
 
+namespace internal {
+
+// Rows in memory; the stride is in samples.
+template <class Sample>
+struct Rows {
+  const Sample* data;
+  std::size_t stride;
+  std::size_t count;
+};
+
+// The inner loops. Every implementation gives the same results.
+struct ResizeKernels {
+  // Resizes rows of four-byte pixels to `channels` samples, 3 or 4. Eight bytes after each input
+  // row are read, and one sample after each output row is written.
+  void (*horizontal)(const Rows<std::uint8_t>& in, const Weights& weights, std::size_t channels,
+                     std::int16_t* out, std::size_t out_stride);
+  // Resizes columns of `samples` samples.
+  void (*vertical)(const Rows<std::int16_t>& in, const Weights& weights, std::size_t samples,
+                   std::uint8_t* out);
+};
+
+extern const ResizeKernels kPortableKernels;
+
+// With AVX2; null if the processor does not support it.
+const ResizeKernels* avx2_kernels() noexcept;
+
+}  // namespace internal
+
 }  // namespace covey

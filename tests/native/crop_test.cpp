@@ -1,6 +1,4 @@
 // The boxes of results. Published seeds depend on them: the golden boxes must never change.
-#include "crop.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "image.h"
 
 namespace covey::testing {
 namespace {

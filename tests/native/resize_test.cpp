@@ -10,7 +10,6 @@
 
 #include "check.h"
 #include "encoded_images.h"
-#include "resize_internal.h"
 #include "wire_bytes.h"
 
 namespace covey::testing {
@@ -259,7 +258,7 @@ struct NamedKernels {
 
 std::vector<NamedKernels> other_kernels() {
   std::vector<NamedKernels> all;
-  if (internal::x86_kernels() != nullptr) all.push_back({"avx2", internal::x86_kernels()});
+  if (internal::avx2_kernels() != nullptr) all.push_back({"avx2", internal::avx2_kernels()});
   return all;
 }
 

@@ -3,7 +3,6 @@
 #include <map>
 #include <string>
 
-#include "../crop.h"
 #include "../image_decoder.h"
 #include "../survey.h"
 #include "support.h"

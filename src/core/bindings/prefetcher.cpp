@@ -66,7 +66,7 @@ class PyPrefetcher {
                const std::vector<ImageArgument>& images, std::uint64_t seed, std::size_t parts)
       : gather_(gather),
         steps_(steps),
-        depth_(depth),
+        depth_(threads == 0 ? 1 : depth),
         parts_(threads == 0 ? 1 : parts),
         allocate_(std::move(allocate)),
         reuse_buffers_(reuse_buffers),
@@ -111,12 +111,11 @@ class PyPrefetcher {
                    "all columns must be numbers of fixed shape or images");
     }
     batcher_.emplace(*plan.plan, rank, gather.tables(), decoder, options);
-    if (threads == 0) return;
     prefetcher_ =
         std::make_unique<Prefetcher>([this](std::uint64_t step, std::size_t part,
                                             std::size_t set) { return make(step, part, set); },
                                      steps, threads, parts_);
-    while (kept_ < depth_) prefetcher_->give(add());
+    keep_depth();
   }
   PyPrefetcher(const PyPrefetcher&) = delete;
   ~PyPrefetcher() { close(); }
@@ -127,9 +126,7 @@ class PyPrefetcher {
       return;
     }
     closed_ = true;
-    if (prefetcher_ == nullptr) return;
-    const GilReleased released;
-    prefetcher_->stop();
+    without_gil([this] { prefetcher_->stop(); });
   }
 
   // The next batch; None if the caller must build it.
@@ -137,7 +134,7 @@ class PyPrefetcher {
     check_open();
     if (taken_ == steps_) throw nb::index_error("all batches were returned");
     reclaim();
-    const Prefetcher::Result result = prefetcher_ != nullptr ? take() : make_now();
+    const Prefetcher::Result result = take();
     ++taken_;
     std::optional<Columns> views;
     pending_ = std::move(sets_[result.set].pending);
@@ -148,8 +145,7 @@ class PyPrefetcher {
     } else {
       give_back(result.set);
     }
-    // Keeps `depth` sets in circulation while the caller holds this one.
-    while (prefetcher_ != nullptr && kept_ < depth_) prefetcher_->give(add());
+    keep_depth();
     return views;
   }
 
@@ -183,10 +179,7 @@ class PyPrefetcher {
   Prefetcher::Result take() {
     std::optional<Prefetcher::Result> result = prefetcher_->poll();
     while (!result) {
-      {
-        const GilReleased released;
-        result = prefetcher_->wait(kSignalPollInterval);
-      }
+      result = without_gil([this] { return prefetcher_->wait(kSignalPollInterval); });
       if (!result && PyErr_CheckSignals() != 0) throw nb::python_error();
       if (!result) check_open();
     }
@@ -194,44 +187,41 @@ class PyPrefetcher {
     return *result;
   }
 
-  Prefetcher::Result make_now() {
-    std::size_t set;
-    if (free_.empty()) {
-      set = add();
-    } else {
-      set = free_.back();
-      free_.pop_back();
-    }
-    --kept_;
-    const GilReleased released;
-    return {set, make(taken_, 0, set)};
-  }
-
-  // Reuses the sets that the caller released.
+  // Reuses the sets that the caller released. Of those that it keeps, the arrays of the oldest are
+  // left to it, and replaced.
   void reclaim() {
     for (std::size_t i = lent_.size(); i-- > 0;) {
       const std::size_t set = lent_[i];
-      if (!reuse_buffers_ && !sets_[set].is_free()) continue;
+      const bool replaces = i == 0 && lent_.size() > kMaxLent;
+      if (!reuse_buffers_ && !sets_[set].is_free() && !replaces) continue;
+      if (!reuse_buffers_ && !sets_[set].is_free()) {
+        BufferSet other = allocate();
+        const std::lock_guard guard(lock_);
+        std::swap(sets_[set], other);
+      }
       lent_.erase(lent_.begin() + static_cast<std::ptrdiff_t>(i));
       give_back(set);
-    }
-    while (lent_.size() > kMaxLent) {
-      forget(lent_.front());
-      lent_.pop_front();
     }
   }
 
   void give_back(std::size_t set) {
     ++kept_;
-    if (prefetcher_ != nullptr) {
-      prefetcher_->give(set);
-    } else {
-      free_.push_back(set);
+    prefetcher_->give(set);
+  }
+
+  // Keeps `depth` sets in circulation while the caller holds others.
+  void keep_depth() {
+    while (kept_ < depth_) {
+      BufferSet set = allocate();
+      {
+        const std::lock_guard guard(lock_);
+        sets_.push_back(std::move(set));
+      }
+      give_back(sets_.size() - 1);
     }
   }
 
-  // Allocates a writable set.
-  std::size_t add() {
+  BufferSet allocate() const {
     const auto arrays = nb::cast<nb::tuple>(allocate_(batcher_->rows()));
     const std::vector<std::size_t>& sizes = batcher_->row_bytes();
     check(arrays.size() == sizes.size(), "one array per column");
@@ -241,26 +231,7 @@ class PyPrefetcher {
       check(view.size() == sizes[c] * batcher_->rows(), "an array has the wrong size");
       set.columns.push_back(view.data());
     }
-    std::size_t index = sets_.size();
-    {
-      const std::lock_guard guard(lock_);
-      if (unused_.empty()) {
-        sets_.push_back(std::move(set));
-      } else {
-        index = unused_.back();
-        unused_.pop_back();
-        sets_[index] = std::move(set);
-      }
-    }
-    ++kept_;
-    return index;
-  }
-
-  void forget(std::size_t set) {
-    BufferSet none;
-    const std::lock_guard guard(lock_);
-    std::swap(sets_[set], none);
-    unused_.push_back(set);
+    return set;
   }
 
   const PyGather& gather_;
@@ -277,8 +248,6 @@ class PyPrefetcher {
 
   mutable std::mutex lock_;
   std::vector<BufferSet> sets_;
-  std::vector<std::size_t> unused_;  // indexes of forgotten sets
-  std::vector<std::size_t> free_;    // writable sets, without threads
   std::deque<std::size_t> lent_;
   std::vector<PendingImage> pending_;       // of the last batch
   std::size_t kept_ = 0;                    // sets that are writable or being written

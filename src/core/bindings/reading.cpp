@@ -5,7 +5,6 @@
 
 #include <cerrno>
 
-#include "../rowcheck.h"
 #include "columns.h"
 
 namespace covey {
