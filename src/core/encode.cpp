@@ -203,27 +203,13 @@ void Encoder::frame(const Cell* cells, const std::size_t* sizes, std::size_t siz
 }
 
 Frames Encoder::encode(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
-                       std::size_t bytes) const {
+                       std::size_t bytes, const std::uint64_t* rows) const {
   Frames frames;
   std::vector<Cell> cells(columns_.size());
   std::vector<std::size_t> sizes(columns_.size());
-  for (std::size_t row = begin; row < end && frames.data.size() < bytes; ++row) {
-    fill(columns, row, cells.data());
-    const std::size_t size = measure(cells.data(), sizes.data());
-    if (row == begin) reserve(frames, size, end - begin, bytes);
-    frame(cells.data(), sizes.data(), size, frames);
-  }
-  return frames;
-}
-
-Frames Encoder::encode_rows(const std::vector<ColumnIn>& columns, const std::uint64_t* rows,
-                            std::size_t count) const {
-  Frames frames;
-  std::vector<Cell> cells(columns_.size());
-  std::vector<std::size_t> sizes(columns_.size());
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = begin; i < end && frames.data.size() < bytes; ++i) {
     // The rows are scattered in memory: prefetches a later one while this one is written.
-    if (i + kRowsAhead < count) {
+    if (rows != nullptr && i + kRowsAhead < end) {
       fill(columns, rows[i + kRowsAhead], cells.data());
       for (std::size_t c = 0; c < columns_.size(); ++c) {
         const Cell& cell = cells[c];
@@ -231,9 +217,9 @@ Frames Encoder::encode_rows(const std::vector<ColumnIn>& columns, const std::uin
         prefetch(cell.numbers, cell.count * element_size(columns_[c].element));
       }
     }
-    fill(columns, rows[i], cells.data());
+    fill(columns, rows == nullptr ? i : rows[i], cells.data());
     const std::size_t size = measure(cells.data(), sizes.data());
-    if (i == 0) reserve(frames, size, count, kMostReserved);
+    if (i == begin) reserve(frames, size, end - begin, bytes);
     frame(cells.data(), sizes.data(), size, frames);
   }
   return frames;

@@ -41,13 +41,10 @@ class Encoder {
   // Appends a measured row, with its frame, to `frames`.
   void frame(const Cell* cells, const std::size_t* sizes, std::size_t size, Frames& frames) const;
 
-  // Frames the rows [begin, end), and stops after the first frame that ends past `bytes`.
+  // Frames the rows [begin, end), or those elements of `rows`, and stops after the first frame that
+  // ends past `bytes`.
   Frames encode(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
-                std::size_t bytes) const;
-
-  // Frames rows, in the given order.
-  Frames encode_rows(const std::vector<ColumnIn>& columns, const std::uint64_t* rows,
-                     std::size_t count) const;
+                std::size_t bytes, const std::uint64_t* rows = nullptr) const;
 
   // The record sizes of the rows [begin, end).
   void measure_rows(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,

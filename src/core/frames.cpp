@@ -14,11 +14,7 @@ void store(std::uint8_t* out, T value) noexcept {
 }
 
 Fault mismatch(FaultCode code, std::uint32_t found, std::uint32_t stored) noexcept {
-  Fault fault;
-  fault.code = code;
-  fault.found = found;
-  fault.expected = crc32c_unmask(stored);
-  return fault;
+  return {.code = code, .found = found, .expected = crc32c_unmask(stored)};
 }
 
 // Compares the checksum of data with the footer that follows it.
@@ -28,8 +24,12 @@ Fault compare(std::uint32_t found, const std::uint8_t* footer) noexcept {
   return mismatch(FaultCode::data_checksum, found, stored);
 }
 
-bool matches_length(const std::uint8_t* header) noexcept {
-  return crc32c_mask(crc32c(header, 8)) == load<std::uint32_t>(header + 8);
+// Verifies the length in a header.
+Fault verify_length(const std::uint8_t* header) noexcept {
+  const auto stored = load<std::uint32_t>(header + 8);
+  const std::uint32_t found = crc32c(header, 8);
+  if (crc32c_mask(found) == stored) return {};
+  return mismatch(FaultCode::length_checksum, found, stored);
 }
 
 // The bytes that a search may checksum without success, per byte searched. Without this limit a
@@ -47,8 +47,7 @@ Probe look(const std::uint8_t* data, std::size_t left, std::uint64_t most,
            std::size_t& spare) noexcept {
   if (left < kHeaderBytes) return {0, kHeaderBytes};
   const auto length = load<std::uint64_t>(data);
-  if (length > most || !matches_length(data))
-    return {};  // in this order: the first test is cheaper
+  if (length > most || verify_length(data)) return {};  // in this order: the first test is cheaper
   if (left < kFrameBytes || length > left - kFrameBytes) return {0, length + kFrameBytes};
   if (length > spare) return {};
   if (!verify_data(data + kHeaderBytes, length)) return {length + kFrameBytes, 0};
@@ -64,16 +63,10 @@ Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept {
 
 Fault verify_header(const std::uint8_t* data, std::size_t size) noexcept {
   const std::uint8_t* const header = data - kHeaderBytes;
-  const auto stored = load<std::uint32_t>(header + 8);
-  const std::uint32_t found = crc32c(header, 8);
-  if (crc32c_mask(found) != stored) return mismatch(FaultCode::length_checksum, found, stored);
+  if (const Fault fault = verify_length(header)) return fault;
   const auto length = load<std::uint64_t>(header);
   if (length == size) return {};
-  Fault fault;
-  fault.code = FaultCode::length_mismatch;
-  fault.found = length;
-  fault.expected = size;
-  return fault;
+  return {.code = FaultCode::length_mismatch, .found = length, .expected = size};
 }
 
 Fault verify_and_copy(const std::uint8_t* data, std::size_t size, const std::uint8_t* payload,
@@ -97,10 +90,8 @@ Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, 
     const std::uint8_t* const header = data + scan.consumed;
     if (left < kHeaderBytes) break;
     if (verify != Verify::nothing) {
-      const auto stored = load<std::uint32_t>(header + 8);
-      const std::uint32_t found = crc32c(header, 8);
-      if (crc32c_mask(found) != stored) {
-        stop(mismatch(FaultCode::length_checksum, found, stored));
+      if (const Fault damage = verify_length(header)) {
+        stop(damage);
         break;
       }
     }

@@ -1,7 +1,6 @@
 #include "image_decoder.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -11,14 +10,7 @@
 namespace covey {
 namespace {
 
-constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
-constexpr std::array<std::uint8_t, 8> kPng{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 constexpr std::size_t kPadding = 64;
-
-template <std::size_t N>
-bool starts_with(Bytes data, const std::array<std::uint8_t, N>& magic) noexcept {
-  return data.size() >= N && std::memcmp(data.begin, magic.data(), N) == 0;
-}
 
 PixelForm form_of(const ImageSpec& spec) noexcept {
   const std::size_t channels = spec.channels;
@@ -88,6 +80,15 @@ void orient(const std::uint8_t* from, ImageSize size, std::size_t pixel, int ori
 
 }  // namespace
 
+#if !defined(COVEY_JPEG)
+std::unique_ptr<ImageReader> make_jpeg_reader() { return nullptr; }
+const char* jpeg_library() noexcept { return nullptr; }
+#endif
+#if !defined(COVEY_PNG)
+std::unique_ptr<ImageReader> make_png_reader() { return nullptr; }
+const char* png_library() noexcept { return nullptr; }
+#endif
+
 ImageDecoder::ImageDecoder() : jpeg_(make_jpeg_reader()), png_(make_png_reader()) {}
 
 ImageDecoder& ImageDecoder::of_thread() {
@@ -96,8 +97,8 @@ ImageDecoder& ImageDecoder::of_thread() {
 }
 
 ImageReader* ImageDecoder::reader_of(Bytes data) const noexcept {
-  if (starts_with(data, kJpeg)) return jpeg_.get();
-  return starts_with(data, kPng) ? png_.get() : nullptr;
+  if (as_string(data).starts_with("\xff\xd8\xff")) return jpeg_.get();
+  return as_string(data).starts_with("\x89PNG\r\n\x1a\n") ? png_.get() : nullptr;
 }
 
 ImageFault ImageDecoder::decode(const ImageSpec& spec, Bytes data, const RowKey& key,

@@ -20,7 +20,7 @@ uint32_t little24(const uint8_t* at) noexcept { return uint32_t{at[2]} << 16 | l
 uint32_t little32(const uint8_t* at) noexcept { return little16(at + 2) << 16 | little16(at); }
 
 bool starts_with(Bytes data, std::string_view prefix) noexcept {
-  return data.size() >= prefix.size() && std::memcmp(data.begin, prefix.data(), prefix.size()) == 0;
+  return as_string(data).starts_with(prefix);
 }
 
 constexpr std::string_view kExif("Exif\0\0", 6);

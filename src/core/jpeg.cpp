@@ -1,4 +1,4 @@
-// JPEG, with libjpeg-turbo. Without it, the functions of image_reader.h return null.
+// JPEG, with libjpeg-turbo. Without it, see image_decoder.cpp.
 #include "image_reader.h"
 
 #if defined(COVEY_JPEG)
@@ -257,16 +257,6 @@ class JpegReader final : public ImageReader {
 std::unique_ptr<ImageReader> make_jpeg_reader() { return std::make_unique<JpegReader>(); }
 
 const char* jpeg_library() noexcept { return "libjpeg-turbo " COVEY_QUOTE(LIBJPEG_TURBO_VERSION); }
-
-}  // namespace covey
-
-#else
-
-namespace covey {
-
-std::unique_ptr<ImageReader> make_jpeg_reader() { return nullptr; }
-
-const char* jpeg_library() noexcept { return nullptr; }
 
 }  // namespace covey
 

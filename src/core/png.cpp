@@ -1,4 +1,4 @@
-// PNG, with libpng. Without it, the functions of image_reader.h return null.
+// PNG, with libpng. Without it, see image_decoder.cpp.
 #include "image_reader.h"
 
 #if defined(COVEY_PNG)
@@ -183,16 +183,6 @@ const char* png_library() noexcept {
   static const std::string name = std::string("libpng ") + png_get_libpng_ver(nullptr);
   return name.c_str();
 }
-
-}  // namespace covey
-
-#else
-
-namespace covey {
-
-std::unique_ptr<ImageReader> make_png_reader() { return nullptr; }
-
-const char* png_library() noexcept { return nullptr; }
 
 }  // namespace covey
 

@@ -97,7 +97,7 @@ def read_records(
     """
 
 def copy_frames(
-    buffers: list,
+    buffers: list[Any],
     sources: NDArray[numpy.uint32] | None,
     offsets: NDArray[numpy.uint64],
     lengths: NDArray[numpy.uint64],

@@ -333,10 +333,10 @@ TEST(rows_in_any_order) {
   const std::vector<std::string> records = records_of(whole);
   const std::vector<std::uint64_t> order = {4, 2, 2, 0, 1, 3, 0, 4};
   const std::vector<std::string> found =
-      records_of(encoder.encode_rows(in.columns(), order.data(), order.size()));
+      records_of(encoder.encode(in.columns(), 0, order.size(), SIZE_MAX, order.data()));
   CHECK(found.size() == order.size());
   for (std::size_t i = 0; i < order.size(); ++i) CHECK(found[i] == records[order[i]]);
-  CHECK(encoder.encode_rows(in.columns(), nullptr, 0).lengths.size() == 0);
+  CHECK(encoder.encode(in.columns(), 0, 0, SIZE_MAX).lengths.size() == 0);
 }
 
 }  // namespace

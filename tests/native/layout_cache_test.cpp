@@ -79,40 +79,6 @@ TEST(layouts_are_compared_between_the_values) {
   CHECK(found(cache, "", 3) == Values{});
 }
 
-TEST(adjacent_and_empty_values) {
-  LayoutCache cache;
-  const Parsed all("[abc]"), touching("[a][]bc[d][ef]", {0, 1, 2, 3});
-  cache.learn(all.record.bytes(), all.layout);
-  CHECK(found(cache, "xyz") == Values{"xyz"});
-  cache.learn(touching.record.bytes(), touching.layout);
-  CHECK(found(cache, "1bc234", 4) == Values{"1", "", "2", "34"});
-  CHECK(found(cache, "1bd234", 4) == Values{});
-}
-
-TEST(record_without_values_matches_equal_records) {
-  LayoutCache cache;
-  const Parsed parsed("abc");
-  cache.learn(parsed.record.bytes(), parsed.layout);
-  CHECK(found(cache, "abc") == Values{"-"});
-  CHECK(found(cache, "abd") == Values{});
-}
-
-TEST(empty_record_matches_none) {
-  LayoutCache cache;
-  const Parsed parsed("");
-  cache.learn(parsed.record.bytes(), parsed.layout);
-  cache.learn({}, parsed.layout);
-  CHECK(found(cache, "") == Values{});
-}
-
-TEST(records_with_merged_values_are_not_cached) {
-  LayoutCache cache;
-  Parsed parsed("a=[1]");
-  parsed.layout.whole = false;
-  cache.learn(parsed.record.bytes(), parsed.layout);
-  CHECK(found(cache, "a=1") == Values{});
-}
-
 TEST(records_with_long_gaps_between_values_are_not_cached) {
   for (const std::size_t size : {4096, 4097, 100'000}) {
     const std::string between(size, 'x');
@@ -123,24 +89,6 @@ TEST(records_with_long_gaps_between_values_are_not_cached) {
     // The layouts before it were evicted: parsing follows a miss.
     CHECK(found(cache, "2" + between) == (size == 4096 ? Values{"2"} : Values{}));
   }
-}
-
-TEST(records_of_alternating_sizes) {
-  LayoutCache cache;
-  const Parsed one("a[1]"), two("ab[1]"), three("abc[1]"), four("abcd[1]"), five("abcde[1]");
-  for (const Parsed* each : {&one, &two, &three, &four}) {
-    cache.learn(each->record.bytes(), each->layout);
-  }
-  CHECK(found(cache, "a2") == Values{"2"});
-  CHECK(found(cache, "ab2") == Values{"2"});
-  CHECK(found(cache, "abc2") == Values{"2"});
-  CHECK(found(cache, "abcd2") == Values{"2"});
-  cache.learn(five.record.bytes(), five.layout);
-  CHECK(found(cache, "abcde2") == Values{"2"});
-  const Parsed other("x[1]");
-  cache.learn(other.record.bytes(), other.layout);
-  CHECK(found(cache, "x2") == Values{"2"});
-  CHECK(found(cache, "a2") == Values{});
 }
 
 TEST(search_stops_without_matches) {

@@ -42,56 +42,35 @@ class Door {
   bool open_ = false;
 };
 
-// Sets of buffers: one thread at a time writes the index of a step into a set.
+// Sets of buffers of steps in parts: each part is written once, by one thread.
 struct Sets {
-  explicit Sets(std::size_t count) : steps(count), in_use(count) {}
+  explicit Sets(std::size_t count, std::size_t parts = 1)
+      : written(count, std::vector<std::uint64_t>(parts)), calls(count) {}
 
-  bool write(std::uint64_t step, std::size_t set) {
-    if (in_use[set].exchange(true)) ++collisions;
-    steps[set] = step;
-    ++done;
-    in_use[set] = false;
-    return true;
+  Prefetcher::Work work() {
+    return [this](std::uint64_t step, std::size_t part, std::size_t set) {
+      written[set][part] = step;
+      ++calls[set];
+      ++done;
+      return true;
+    };
+  }
+  // Whether every part of the step was written, and none twice; the set can be used again.
+  bool take(std::uint64_t step, std::size_t set) {
+    const std::size_t parts = written[set].size();
+    return calls[set].exchange(0) == parts &&
+           written[set] == std::vector<std::uint64_t>(parts, step);
   }
 
-  std::vector<std::uint64_t> steps;  // not atomic: a sanitizer detects races
-  std::vector<std::atomic<bool>> in_use;
-  std::atomic<int> collisions = 0;
+  std::vector<std::vector<std::uint64_t>> written;  // not atomic: a sanitizer detects races
+  std::vector<std::atomic<std::size_t>> calls;
   std::atomic<std::uint64_t> done = 0;
 };
-
-Prefetcher::Work write_to(Sets& sets) {
-  return
-      [&sets](std::uint64_t step, std::size_t, std::size_t set) { return sets.write(step, set); };
-}
-
-TEST(steps_in_order) {
-  for (const std::size_t threads : {1, 2, 5, 16}) {
-    for (const std::size_t count : {1, 2, 3, 7, 40}) {
-      const std::uint64_t steps = 500;
-      Sets sets(count);
-      Prefetcher ahead(write_to(sets), steps, threads);
-      for (std::size_t set = 0; set < count; ++set) ahead.give(set);
-      for (std::uint64_t step = 0; step < steps; ++step) {
-        const std::optional<Prefetcher::Result> result = ahead.wait(kLong);
-        CHECK(result && result->done);
-        if (!result) return;
-        CHECK(sets.steps[result->set] == step);
-        // The number of sets limits how far they run ahead.
-        CHECK(sets.done <= step + count);
-        ahead.give(result->set);
-      }
-      CHECK(!ahead.poll());  // all steps were returned
-      CHECK(sets.done == steps);
-      CHECK(sets.collisions == 0);
-    }
-  }
-}
 
 TEST(buffers_in_use_are_not_written) {
   const std::size_t count = 6;
   Sets sets(200);
-  Prefetcher ahead(write_to(sets), 200, 3);
+  Prefetcher ahead(sets.work(), 200, 3);
   for (std::size_t set = 0; set < count; ++set) ahead.give(set);
   std::vector<std::size_t> kept;
   for (std::uint64_t step = 0; step < 200; ++step) {
@@ -102,50 +81,7 @@ TEST(buffers_in_use_are_not_written) {
     if (count + step < 200) ahead.give(count + step);  // a set for the next step
   }
   CHECK(std::set<std::size_t>(kept.begin(), kept.end()).size() == kept.size());
-  for (std::uint64_t step = 0; step < kept.size(); ++step) CHECK(sets.steps[kept[step]] == step);
-}
-
-TEST(number_of_buffers_changes) {
-  std::mt19937_64 random(3);
-  const std::uint64_t steps = 4000;
-  Sets sets(64);
-  Prefetcher ahead(write_to(sets), steps, 4);
-  std::vector<std::size_t> mine;
-  for (std::size_t set = 0; set < sets.steps.size(); ++set) mine.push_back(set);
-  std::size_t given = 0;
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    for (std::uint64_t more = random() % 9; !mine.empty() && (more > 0 || given == 0); --more) {
-      ahead.give(mine.back());
-      mine.pop_back();
-      ++given;
-      if (more == 0) break;
-    }
-    const auto result = ahead.wait(kLong);
-    CHECK(result && sets.steps[result->set] == step);
-    if (!result) return;
-    --given;
-    mine.push_back(result->set);
-  }
-  CHECK(sets.collisions == 0);
-}
-
-TEST(failed_step_is_reported_in_order) {
-  for (const std::size_t threads : {1, 4}) {
-    Prefetcher ahead(
-        [](std::uint64_t step, std::size_t, std::size_t) {
-          if (step % 7 == 3) throw std::bad_alloc();
-          return step % 5 != 2;
-        },
-        300, threads);
-    for (std::size_t set = 0; set < 8; ++set) ahead.give(set);
-    for (std::uint64_t step = 0; step < 300; ++step) {
-      const auto result = ahead.wait(kLong);
-      CHECK(result.has_value());
-      if (!result) return;
-      CHECK(result->done == (step % 7 != 3 && step % 5 != 2));
-      ahead.give(result->set);
-    }
-  }
+  for (std::uint64_t step = 0; step < kept.size(); ++step) CHECK(sets.take(step, kept[step]));
 }
 
 TEST(wait_after_a_timeout) {
@@ -189,10 +125,10 @@ TEST(later_steps_wait_for_an_earlier_one) {
   for (int step = 0; step < 8; ++step) CHECK(ahead.wait(kLong).has_value());
 }
 
-TEST(stop_waits_for_steps_in_flight) {
-  for (const std::size_t threads : {1, 3}) {
+TEST(stop_waits_for_parts_in_flight) {
+  for (const auto& [threads, parts] : {std::pair(1, 1), {3, 1}, {1, 1000}, {3, 1000}}) {
     Door door;
-    std::atomic<std::size_t> begun = 0, ended = 0;
+    std::atomic<int> begun = 0, ended = 0;
     Prefetcher ahead(
         [&](std::uint64_t, std::size_t, std::size_t) {
           ++begun;
@@ -200,16 +136,18 @@ TEST(stop_waits_for_steps_in_flight) {
           ++ended;
           return true;
         },
-        1000, threads);
+        1000, threads, parts);
     for (std::size_t set = 0; set < 20; ++set) ahead.give(set);
     while (begun < threads) std::this_thread::yield();
     std::thread opener([&] { door.open(); });
     ahead.stop();
     opener.join();
-    // A thread may have begun one more step before the stop.
-    const std::size_t stopped = begun;
+    // A thread may have begun one more part before the stop.
+    const int stopped = begun;
     CHECK(begun == ended);
     ahead.give(20);
+    // A step of which parts are missing is not returned.
+    CHECK(ahead.wait(milliseconds(1)).has_value() == (stopped >= parts));
     CHECK(begun == stopped);
     ahead.stop();  // again
   }
@@ -228,7 +166,7 @@ TEST(stop_ends_a_wait) {
 TEST(concurrent_stops) {
   for (int round = 0; round < 100; ++round) {
     Sets sets(4);
-    Prefetcher ahead(write_to(sets), 1'000'000, 3);
+    Prefetcher ahead(sets.work(), 1'000'000, 3);
     for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
     std::vector<std::thread> stoppers;
     for (int i = 0; i < 3; ++i) stoppers.emplace_back([&] { ahead.stop(); });
@@ -239,28 +177,10 @@ TEST(concurrent_stops) {
   }
 }
 
-TEST(destructor_ends_the_threads) {
-  for (int round = 0; round < 200; ++round) {
-    Sets sets(4);
-    {
-      Prefetcher ahead(write_to(sets), 1'000'000, 3);
-      for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
-      for (int i = 0; i < round % 5; ++i) {
-        const auto result = ahead.wait(kLong);
-        CHECK(result.has_value());
-        if (result && round % 2 == 0) ahead.give(result->set);
-      }
-    }
-    const std::uint64_t done = sets.done;  // ended threads do nothing
-    sets.steps.assign(4, 0);
-    CHECK(sets.done == done && sets.collisions == 0);
-  }
-}
-
 TEST(fewer_steps_than_threads) {
   for (const std::uint64_t steps : {0, 1, 2}) {
     Sets sets(5);
-    Prefetcher ahead(write_to(sets), steps, 4);
+    Prefetcher ahead(sets.work(), steps, 4);
     for (std::size_t set = 0; set < 5; ++set) ahead.give(set);
     for (std::uint64_t step = 0; step < steps; ++step) CHECK(ahead.wait(kLong).has_value());
     CHECK(!ahead.poll());
@@ -268,37 +188,12 @@ TEST(fewer_steps_than_threads) {
   }
 }
 
-// Sets of buffers of steps in parts: each part is written once, by one thread.
-struct PartSets {
-  PartSets(std::size_t count, std::size_t parts)
-      : written(count, std::vector<std::uint64_t>(parts)), calls(count) {}
-
-  Prefetcher::Work work() {
-    return [this](std::uint64_t step, std::size_t part, std::size_t set) {
-      written[set][part] = step;
-      ++calls[set];
-      ++done;
-      return true;
-    };
-  }
-  // Whether every part of the step was written, and none twice; the set can be used again.
-  bool take(std::uint64_t step, std::size_t set) {
-    const std::size_t parts = written[set].size();
-    return calls[set].exchange(0) == parts &&
-           written[set] == std::vector<std::uint64_t>(parts, step);
-  }
-
-  std::vector<std::vector<std::uint64_t>> written;  // not atomic: a sanitizer detects races
-  std::vector<std::atomic<std::size_t>> calls;
-  std::atomic<std::uint64_t> done = 0;
-};
-
-TEST(parts_of_steps_in_order) {
-  for (const std::size_t threads : {1, 2, 5, 16}) {
+TEST(steps_in_order) {
+  for (const std::size_t threads : {0, 1, 2, 5, 16}) {
     for (const std::size_t count : {1, 2, 7}) {
-      for (const std::size_t parts : {2, 3, 8, 33}) {
+      for (const std::size_t parts : {1, 2, 3, 8, 33}) {
         const std::uint64_t steps = 200;
-        PartSets sets(count, parts);
+        Sets sets(count, parts);
         Prefetcher ahead(sets.work(), steps, threads, parts);
         for (std::size_t set = 0; set < count; ++set) ahead.give(set);
         for (std::uint64_t step = 0; step < steps; ++step) {
@@ -316,11 +211,11 @@ TEST(parts_of_steps_in_order) {
   }
 }
 
-TEST(number_of_buffers_changes_between_parts) {
+TEST(number_of_buffers_changes) {
   std::mt19937_64 random(5);
   const std::uint64_t steps = 2000;
   const std::size_t parts = 5;
-  PartSets sets(64, parts);
+  Sets sets(64, parts);
   Prefetcher ahead(sets.work(), steps, 4, parts);
   std::vector<std::size_t> mine;
   for (std::size_t set = 0; set < sets.written.size(); ++set) mine.push_back(set);
@@ -388,34 +283,9 @@ TEST(step_is_ready_when_all_parts_are) {
   }
 }
 
-TEST(stop_between_parts) {
-  for (const std::size_t threads : {1, 3}) {
-    Door door;
-    std::atomic<std::size_t> begun = 0, ended = 0;
-    Prefetcher ahead(
-        [&](std::uint64_t, std::size_t, std::size_t) {
-          ++begun;
-          door.wait();
-          ++ended;
-          return true;
-        },
-        1000, threads, 1000);
-    ahead.give(0);
-    while (begun < threads) std::this_thread::yield();
-    std::thread opener([&] { door.open(); });
-    ahead.stop();
-    opener.join();
-    CHECK(begun == ended);
-    const std::size_t stopped = begun;
-    // A step of which parts are missing is not returned.
-    CHECK(ahead.wait(milliseconds(1)).has_value() == (stopped >= 1000));
-    CHECK(begun == stopped);
-  }
-}
-
 TEST(destructor_between_parts) {
   for (int round = 0; round < 200; ++round) {
-    PartSets sets(3, 7);
+    Sets sets(3, 7);
     {
       Prefetcher ahead(sets.work(), 1'000'000, 3, 7);
       for (std::size_t set = 0; set < 3; ++set) ahead.give(set);

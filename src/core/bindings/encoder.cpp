@@ -97,8 +97,8 @@ class PyEncoder {
     for (const std::uint64_t row : order) {
       if (row >= set.rows) throw nb::index_error("rows out of range");
     }
-    Frames frames =
-        without_gil([&] { return encoder_.encode_rows(set.columns, order.data(), order.size()); });
+    Frames frames = without_gil(
+        [&] { return encoder_.encode(set.columns, 0, order.size(), SIZE_MAX, order.data()); });
     return take(frames);
   }
 
