@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.arrays import RaggedArray
 from covey.errors import FeatureError
 from covey.schema.columns import MAX_EXAMPLE_BYTES, Column, Shape, as_array, check
 from covey.schema.images import explained_import, file_of, is_hugging_face_image
@@ -118,6 +119,14 @@ class Audio(Tensor):
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         return super().split(self.to_samples(value), columns)
 
+    def prepare(self, batch: Any) -> Any:
+        if isinstance(batch, RaggedArray) and isinstance(batch.values, np.ndarray):
+            return RaggedArray(self._convert(batch.values), batch.row_splits, batch.row_shapes)
+        if isinstance(batch, np.ndarray) and batch.dtype != object:
+            return self._convert(batch)
+        # The column converts values of any length one by one.
+        return batch if None in self.shape else [self.to_samples(value) for value in batch]
+
     def to_samples(self, value: Any) -> NDArray[Any]:
         """Return the samples of a value, with the dtype and shape of the feature.
 
@@ -158,16 +167,7 @@ class Audio(Tensor):
 
     def _fit(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Return samples with the dtype and the number of dimensions of the feature."""
-        kind, is_float = samples.dtype.kind, self.dtype == "float32"
-        if is_float and kind == "i" and samples.dtype.itemsize == 2:
-            samples = samples.astype(np.float32) / np.float32(_SCALE)
-        elif not is_float and kind == "f":
-            samples = to_int16(samples)
-        elif samples.size and kind not in ("f" if is_float else "iu"):  # the column checks ranges
-            raise FeatureError(
-                f"the samples have dtype {samples.dtype}; must be int16 or floats",
-                remedy="convert them: integers of other sizes have another range",
-            )
+        samples = self._convert(samples)
         if samples.ndim == 2 and len(self.shape) == 1 and samples.shape[1] == 1:
             samples = samples[:, 0]
         if samples.ndim == 1 and len(self.shape) == 2 and self.channels == 1:
@@ -184,6 +184,20 @@ class Audio(Tensor):
                 "convert the samples before writing, such as to the mean of the channels",
             )
         return Column("", self.dtype, self.shape).coerce(samples)  # type: ignore[no-any-return]
+
+    def _convert(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Return samples with the dtype of the feature."""
+        kind, is_float = samples.dtype.kind, self.dtype == "float32"
+        if is_float and kind == "i" and samples.dtype.itemsize == 2:
+            return samples.astype(np.float32) / np.float32(_SCALE)
+        if not is_float and kind == "f":
+            return to_int16(samples)
+        if samples.size and kind not in ("f" if is_float else "iu"):  # the column checks ranges
+            raise FeatureError(
+                f"the samples have dtype {samples.dtype}; must be int16 or floats",
+                remedy="convert them: integers of other sizes have another range",
+            )
+        return samples
 
 
 def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:

@@ -251,10 +251,6 @@ class Column:
 
     def coerce_batch(self, batch: Any, rows: int) -> tuple[Any, NDArray[np.int64] | None]:
         """Convert a column to the form of the native encoder: (values, row splits or None)."""
-        if self.convert is not None:
-            batch = [self.convert(value) for value in batch]
-        elif self.lookup is not None and _has_strings(batch):
-            batch = [self.lookup(str(x)) if isinstance(x, str) else x for x in batch]
         if self.layout == "fixed":
             return self._values(batch, (rows, *self.shape)), None
         rows_are_slices = self.shape[0] is None and self.shape.count(None) == 1
@@ -266,7 +262,7 @@ class Column:
         if isinstance(batch, np.ndarray) and batch.dtype != object and not self.is_string:
             values = self._numbers(batch, (rows, *self.shape))
             return values, np.arange(rows + 1, dtype=np.int64) * (values.size // max(1, rows))
-        pieces = batch if self.convert is not None else [self.coerce(row) for row in batch]
+        pieces = [self.coerce(row) for row in batch]
         if self.is_string:
             splits = splits_of([len(piece) for piece in pieces])
             return [string for piece in pieces for string in piece], splits
@@ -330,11 +326,6 @@ class Column:
         if unknown == 1:
             shapes = tuple(-1 if size is None else size for size in self.shape)
         return RaggedArray(values, row_splits, shapes)
-
-
-def _has_strings(batch: Any) -> bool:
-    kind = getattr(getattr(batch, "dtype", None), "kind", "O")
-    return kind not in "biuf" and any(isinstance(each, str) for each in batch)
 
 
 def splits_of(lengths: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.arrays import StringArray
 from covey.errors import CoveyError, FeatureError, StorageError
 from covey.schema.columns import Column, Shape, as_array, check, check_shape
 from covey.schema.types import REQUIRED, Feature
@@ -174,6 +175,13 @@ class Image(Feature):
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         return [self.to_bytes(value)]
+
+    def prepare(self, batch: Any) -> Any:
+        if isinstance(batch, StringArray) and not batch.text and not batch.row_shape:
+            for value in batch:
+                self.check(value)
+            return batch
+        return [self.to_bytes(value) for value in batch]
 
     def to_bytes(self, value: Any) -> bytes:
         """Return the encoded image of a value.

@@ -118,12 +118,16 @@ class Feature:
         """Split a value into its columns; None for an absent column."""
         return [value]
 
+    def prepare(self, batch: Any) -> Any:
+        """Return a batch of values that the column takes, of a feature that is plain."""
+        return batch
+
     def split_batch(
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
         """Split a batch of values into the (values, row splits) of its columns."""
         if self.is_plain:
-            return [columns[0].coerce_batch(batch, rows)]
+            return [columns[0].coerce_batch(self.prepare(batch), rows)]
         table = [self.split(value, columns) for value in batch]
         return [
             column.coerce_batch([row[i] for row in table], rows) for i, column in enumerate(columns)
@@ -224,6 +228,12 @@ class ClassLabel(Feature):
         if self.default is REQUIRED:
             return (self._column(name),)
         return (self._column(name, np.array(self.default, np.int64)),)
+
+    def prepare(self, batch: Any) -> Any:
+        kind = getattr(getattr(batch, "dtype", None), "kind", "O")
+        if kind not in "biuf" and any(isinstance(each, str) for each in batch):
+            return [self.index(str(each)) if isinstance(each, str) else each for each in batch]
+        return batch
 
     def join(self, parts: list[Any]) -> Any:
         (labels,) = parts
