@@ -143,14 +143,10 @@ class Change:
         for split in self.splits:
             split.target.check_foreign((*split.files, *self.sidecars), names)
 
-    def find_obsolete(
-        self, names: Iterable[str], info: DatasetInfo, retention: float | None = None
-    ) -> list[str]:
-        """Return the files of old versions of the splits; by default all, else see `versions`."""
-        splits = [split.info.name for split in self.splits]
-        if retention is None:
-            return find_all_obsolete(names, info, splits)
-        return find_all_obsolete(names, info, splits, self.replaced, retention)
+    def find_obsolete(self, names: Iterable[str], info: DatasetInfo) -> list[str]:
+        """Return the names of files of versions before the replaced ones."""
+        splits = self.target.splits
+        return find_all_obsolete(names, info, splits, self.replaced, versions.RETENTION_S)
 
     def new_info(self, old: DatasetInfo | None) -> DatasetInfo:
         """Return the new ``dataset_info.json``."""
@@ -393,7 +389,7 @@ class Staging:
             return []
         names = {*os.listdir(self.directory)}
         found = referenced_files(replace(info, splits=change.replaced)) & names
-        found.update(change.find_obsolete(names, info))
+        found.update(find_all_obsolete(names, info, change.target.splits))
         return sorted(found - referenced_files(info))
 
     def _check_dataset(self, change: Change) -> None:
@@ -477,7 +473,7 @@ def _remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None
         if not is_directory(directory):
             return
         names = {name_of_old(name): name for name in os.listdir(directory)}
-    for name in change.find_obsolete(names, info, versions.RETENTION_S):
+    for name in change.find_obsolete(names, info):
         unlink_file(directory / names[name])
     if directory.name == OLD_DIRECTORY:
         with contextlib.suppress(OSError):  # it is not empty

@@ -31,7 +31,6 @@ from covey.errors import CoveyError, DatasetError, FileChangedError
 from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sidecar
 from covey.storage import Stat, open_storage
 from covey.urls import shown
-from covey.writing import versions
 from covey.writing.commit import Change, committed_error
 from covey.writing.part_files import remove_committed
 from covey.writing.scratch import local_copy
@@ -162,7 +161,7 @@ class RemoteStaging:
             self.committed = True
             try:
                 self._replace_sidecars(_encoded(journal.late), journal.stale)
-                obsolete = change.find_obsolete(self._names, info, versions.RETENTION_S)
+                obsolete = change.find_obsolete(self._names, info)
                 gone = [*journal.stale, *obsolete]
                 self.storage.remove([self._path(name) for name in gone])
             except (OSError, MemoryError) as error:
