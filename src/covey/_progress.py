@@ -65,7 +65,7 @@ class Progress:
             phase: Name of the phase.
             total: Number of examples, if known.
             unit: What is counted.
-            subject: Object of this phase and the next ones (default: that of this phase).
+            subject: Object of this phase and the next ones (default: the present one).
         """
         bar = self._own_bar()
         if bar is not None:

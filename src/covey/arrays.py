@@ -212,7 +212,7 @@ class RaggedArray:
 
         Args:
             value: Value of the elements after the end of a row; strings are always ``""``.
-            length: Length of all rows; longer ones are truncated (default: that of the longest).
+            length: Length of all rows; longer ones are truncated (default: the longest length).
 
         Raises:
             ValueError: If rows differ in other dimensions than the first one.

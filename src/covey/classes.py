@@ -38,7 +38,7 @@ _MAX_NAME = 60
 class ClassNames(Mapping[int, str]):
     """The name of each class id.
 
-    The ids are those of the known names, and those of the records. An id without a name has its
+    It has the ids of the known names and the ids of the records. An id without a name has its
     decimal digits as a name.
 
     Args:
@@ -291,7 +291,7 @@ def renumber(
         new: The new id of each.
 
     Raises:
-        FormatError: If a class id has no new one; those of an index are not trusted.
+        FormatError: If a class id has no new one; the ids of an index are not trusted.
     """
     positions = np.minimum(np.searchsorted(old, labels), max(len(old) - 1, 0))
     wrong = old[positions] != labels if len(old) else np.ones(len(labels), bool)

@@ -13,7 +13,7 @@ names, which is unique to the version::
         birds-train.20261116T095012-3f9a2c1b.tfrecord-00000-of-00002
 
 Supervised keys, the input and the label of a model, make TFDS' ``as_supervised=True`` work. The
-name is that of the directory if the file has none: ``tfds.folder_dataset.write_metadata`` writes
+name of the directory is used if the file has none: ``tfds.folder_dataset.write_metadata`` writes
 none if the names of the shards do not contain it.
 
 Fields of the file that covey does not use are preserved when a split is added to a dataset that
@@ -318,7 +318,7 @@ class DatasetInfo:
 
 
 def _missing_name(splits: Iterable[SplitInfo], path: str) -> str:
-    """Return the name of a dataset whose file has none: that of its directory."""
+    """Return the name of the directory, for a dataset whose file has no name."""
     for split in splits:
         if "{DATASET}" in split.template:
             raise FormatError(

@@ -223,7 +223,7 @@ class FormatError(CoveyError, ValueError):
 class CorruptRecordError(FormatError):
     """A TFRecord frame, or the compression around it, is corrupt.
 
-    ``offset`` is that of the frame, in the decompressed data if the file is compressed.
+    ``offset`` points to the frame, in the decompressed data if the file is compressed.
     """
 
 

@@ -159,7 +159,7 @@ def template_token(template: str) -> str | None:
 
 
 def parse_version_file(name: str, dataset: str, split: str) -> tuple[bool, str | None]:
-    """Return whether a name is that of a shard or an index file of a split, and its token.
+    """Return whether a name belongs to a shard or an index file of a split, and its token.
 
     >>> parse_version_file("birds-train.tfrecord-00000-of-00001", "birds", "train")
     (True, None)
@@ -189,12 +189,12 @@ def shard_of_version_file(name: str) -> tuple[int, int] | None:
 
 
 def is_version_file(name: str) -> bool:
-    """Return whether a name is that of a shard or an index file of any split."""
+    """Return whether a name belongs to a shard or an index file of any split."""
     return _VERSION_FILE.fullmatch(name) is not None
 
 
 def has_token(name: str) -> bool:
-    """Return whether a name is that of a shard or an index file with a token."""
+    """Return whether a name belongs to a shard or an index file with a token."""
     found = _VERSION_FILE.fullmatch(name)
     return found is not None and found["token"] is not None
 
@@ -229,7 +229,7 @@ def staging_name(split: str) -> str:
 
 
 def is_staging(name: str) -> bool:
-    """Return whether a name is that of a staging directory."""
+    """Return whether a name belongs to a staging directory."""
     return _STAGING.fullmatch(name) is not None
 
 
@@ -239,7 +239,7 @@ def is_staging(name: str) -> bool:
 def old_name(name: str) -> str:
     """Return the name in ``OLD_DIRECTORY`` of a file of a replaced version.
 
-    Some patterns match hidden directories, such as those of ``Path.rglob``.
+    Some patterns match hidden directories, as in ``Path.rglob``.
 
     >>> old_name("birds-train.tfrecord-00000-of-00002")
     'birds-train.old-record-00000-of-00002'

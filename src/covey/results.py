@@ -61,7 +61,7 @@ class WriteResult:
     path: str
     split: str
     shards: tuple[Shard, ...]
-    """All shards of the split, including those of earlier writes."""
+    """All shards of the split, also of earlier writes."""
     records: int
     """Number of records in all shards."""
     bytes: int
@@ -76,7 +76,7 @@ class WriteResult:
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
     """Shards of the replaced version, which the next write deletes. Those of a directory are moved
-    to ``.covey-old``, where patterns do not find them; those of a URL stay beside the others."""
+    to ``.covey-old``, where patterns do not find them; at a URL they stay beside the others."""
     kept_splits: tuple[str, ...] = field(default=(), repr=False)
     """Splits of earlier writes, which this write did not change."""
     others: tuple[WriteResult, ...] = field(default=(), repr=False)
@@ -183,7 +183,7 @@ class Duplicates:
     conflicts: int
     """Number of contents that occur with several classes."""
     pairs: tuple[DuplicatePair, ...] = field(repr=False)
-    """Some pairs, at most 20: first those of several classes, then those of two splits."""
+    """Some pairs, at most 20: first pairs of two classes, then pairs of two splits."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Info:
     features: Features | None
     """Features of the records; None if they are unknown."""
     is_guess: bool
-    """Whether the features are those of the first record only."""
+    """Whether the features come from the first record only."""
     splits: tuple[SplitOverview, ...]
     duplicates: Duplicates | None = None
     """Examples of equal content, with ``deep=True``; None if there are no features to compare."""
@@ -271,7 +271,7 @@ class Problem:
     file: str
     """File name, relative to the directory of the dataset."""
     record: int | None
-    """Record id in the file, or row of an index file; None if the problem is that of the file."""
+    """Record id in the file, or row of an index file; None if the whole file has the problem."""
     offset: int | None
     """Byte offset of the record's frame, in the decompressed data if the file is compressed."""
     reason: str

@@ -140,7 +140,7 @@ def parsing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
-    """Raise StorageError unless ``mode``, as returned by ``stat``, is that of a regular file."""
+    """Raise StorageError unless ``mode``, as returned by ``stat``, says a regular file."""
     if not stat.S_ISREG(mode):
         raise StorageError("it is not a regular file", path=path)
 

@@ -117,7 +117,7 @@ class Url:
 
     @property
     def parent(self) -> Url:
-        """The parent directory; that of the topmost directory is itself."""
+        """The parent directory; the topmost directory is its own parent."""
         return replace(self, path=self.path.rpartition("/")[0])
 
     def join(self, name: str) -> Url:

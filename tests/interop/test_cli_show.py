@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened import opened, put
-from pictures import decoding_with
 from PIL import Image as Pillow
 from written import about, index, write
 
@@ -262,17 +261,6 @@ def test_encoded_images(capsys):
     assert_shows("sheet.png", shown)
 
 
-def test_native_decoder_reads_the_images_of_a_sheet(capsys, monkeypatch):
-    write_images()
-    with decoding_with("Pillow"):
-        draw(capsys, "birds", "--output", "expected.png")
-    expected = np.asarray(sheet_of("expected.png"))
-    with decoding_with("native"), monkeypatch.context() as patch:
-        patch.setattr(Pillow, "open", None)
-        draw(capsys, "birds", "--output", "found.png")
-    assert np.array_equal(np.asarray(sheet_of("found.png")), expected)
-
-
 def test_encoded_images_in_a_bytes_feature(capsys):
     kinds = {"a": "bytes", "image/encoded": "bytes", "label": "int64"}
     images = [pixels(n, 16, 16) for n in range(6)]
@@ -296,17 +284,6 @@ def test_bytes_are_an_image_in_every_format_that_is_printed_as_one(capsys, form)
     found = save(capsys, "x.tfrecord", "-k", 1, "--no-progress")
     assert found["classes"][0]["examples"][0]["values"]["a"]["format"] == form
     assert (cell(sheet_of("sheet.png"), 0, 0) == (255, 0, 0)).all()
-
-
-def test_image_directory(capsys):
-    for n in range(8):
-        os.makedirs(f"photos/{NAMES[n % 2]}", exist_ok=True)
-        Pillow.fromarray(pixels(n, 200, 100, 3)).save(f"photos/{NAMES[n % 2]}/{n}.jpg")
-    assert main(["write", "photos", "birds", "--split", "train", "--quiet"]) == 0
-    assert save(capsys, "birds")["sheet"]["feature"] == "image"
-    found = cell(sheet_of("sheet.png"), 1, 3)
-    assert (found[:, 64:] == BACKGROUND[0]).all()
-    assert found[:, :64].std() > 10
 
 
 def test_transparent_and_deep_images(capsys):

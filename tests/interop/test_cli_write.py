@@ -237,21 +237,6 @@ def test_split_of_the_source():
     assert list(open_splits("data")) == ["test", "rest"]
 
 
-def test_splits_of_a_column(capsys):
-    rows = "".join(f"{n},{BIRDS[n % 4]},{('train', 'test')[n % 3 == 0]}\n" for n in range(24))
-    with open("birds.csv", "w") as file:
-        file.write("x,label,split\n" + rows)
-    write("birds.csv", "data", "--split-by", "split")
-    assert list(open_splits("data")) == ["train", "test"]
-    assert [len(read(split)) for split in ("train", "test")] == [16, 8]
-    message = error_of(capsys, "birds.csv", "more", "--split-by", "spilt")
-    assert "--split-by is 'spilt'; must be one of 'x', 'label', 'split'" in message
-    with open("birds.csv", "a") as file:
-        file.write("24,owl,\n")
-    message = error_of(capsys, "birds.csv", "more", "--split-by", "split")
-    assert "example 24: feature 'split': the value is missing; every example must" in message
-
-
 # Options.
 
 VALUES = {

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: Arguments of the program (default: those of this process).
+        arguments: Arguments of the program (default: ``sys.argv[1:]``).
 
     Returns:
         The exit status: 0 after success, 1 after an error or if `verify` found problems, 130 after

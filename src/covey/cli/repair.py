@@ -14,7 +14,7 @@ EXAMPLES = """\
 With --output, the valid records are copied and the lost ones are listed; the exit status is 0 if
 any record is valid. Without it, interrupted writes are completed or undone, and files of old
 versions are deleted; no record is read. Parts of a job array that are not committed are listed.
---delete-parts deletes them, also those of jobs that are running.
+--delete-parts deletes them, also if their jobs are running.
 
 examples:
   covey repair data/birds

@@ -53,8 +53,8 @@ def to_json(content: Any) -> Any:
 def column_lines(result: WriteResult, target: str) -> list[str]:
     """Return the lines of a table of the features: types, empty cells, distinct values.
 
-    The cells are those of the first examples of the first split, as they are stored; their order is
-    random. A URL is not read again. The number of classes is that of the split.
+    The first examples of the first split are read back; the order of examples is random. A URL is
+    not read. The number of classes counts the whole split.
     """
     counted = 0
     columns: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""``covey write``: write the splits of a source as those of a dataset."""
+"""``covey write``: write the splits of a source to a dataset."""
 
 from __future__ import annotations
 
