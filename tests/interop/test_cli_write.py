@@ -467,6 +467,8 @@ def test_invalid_values(capsys, arguments, message):
         ("--type eggs", "'eggs' must be NAME=TYPE, with a TYPE of int8, int16,"),
         ("--type eggs=text", "'eggs=text' must be NAME=TYPE, with a TYPE of"),
         ("--kind tarball", "'tarball' must be one of"),
+        ("--engine processes --num-cpus 2", "--num-cpus needs --engine ray"),
+        ("--max-retries 1", "--max-retries needs --engine processes or ray"),
     ],
 )
 def test_invalid_arguments(capsys, options, message):

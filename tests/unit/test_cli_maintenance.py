@@ -122,6 +122,20 @@ def test_errors_of_every_command(directory, capsys, command):
     assert os.listdir() == ["birds"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--workers 2", "--workers needs --engine processes"),
+        ("--engine ray --workers 2", "--workers needs --engine processes"),
+    ],
+)
+def test_options_of_an_engine_of_commit(capsys, options, message):
+    with pytest.raises(SystemExit) as end:
+        main(["commit", "birds", *options.split()])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("corrupt")
 def test_exit_status_of_the_process():
     command = [sys.executable, "-m", "covey", "verify", "birds", "--json"]
