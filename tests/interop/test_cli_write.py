@@ -359,12 +359,11 @@ def test_a_line_for_each_column(capsys):
         ["n", "int64", "0", "7"],
         ["label", "int64", "0", "3"],
     ]
-    assert main(["write", "many.npz", "memory://columns/many"]) == 0
-    assert [line.split()[-2:] for line in capsys.readouterr().out.splitlines()[3:6]] == [
-        ["-", "-"],
-        ["-", "-"],
-        ["-", "3"],
-    ]
+    # They would have to be fetched, or unpacked.
+    for more in (["memory://columns/many"], ["packed", "--compression", "zlib"]):
+        assert main(["write", "many.npz", *more]) == 0
+        lines = capsys.readouterr().out.splitlines()[3:6]
+        assert [line.split()[-2:] for line in lines] == [["-", "-"], ["-", "-"], ["-", "3"]]
 
 
 # Errors.

@@ -300,7 +300,12 @@ def summary(
         ]
         for each in written
     ]
-    lines = [*column_lines(result, options.target), *table([*SPLIT_HEADER, "time"], rows)]
+    # Shards of ZLIB would be unpacked into the cache.
+    reads = getattr(options, "compression", None) != "zlib"
+    lines = [
+        *column_lines(result, options.target, reads=reads),
+        *table([*SPLIT_HEADER, "time"], rows),
+    ]
     lines += [f"note: {each}" for each in result.notes if each not in printed]
     for split, names in result.unshared_classes.items():
         if names and options.hold_out_classes is None:
