@@ -31,12 +31,8 @@ class Progress:
     ) -> None:
         self._bar: Any = None
         self._show = show is not False and sys.stderr is not None
-        is_log = self._show and not (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        self._options: dict[str, Any] = {"dynamic_ncols": True, "miniters": 1, "smoothing": 0}
-        if is_log:
-            self._options["mininterval"] = _LOG_INTERVAL_S
-            self._options["delay"] = 0 if show else _LOG_INTERVAL_S
-        self._is_log = is_log
+        self._is_log = self._show and not (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        self._delay_s = 0.0 if show else _LOG_INTERVAL_S
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._subject = subject
@@ -75,7 +71,9 @@ class Progress:
         if self._show:
             from tqdm import tqdm  # type: ignore[import-untyped]
 
-            self._bar = tqdm(total=total, desc=self._title(phase), unit=f" {unit}", **self._options)
+            log = {"mininterval": _LOG_INTERVAL_S, "delay": self._delay_s} if self._is_log else {}
+            options = {"dynamic_ncols": True, "miniters": 1, "smoothing": 0, **log}
+            self._bar = tqdm(total=total, desc=self._title(phase), unit=f" {unit}", **options)
 
     def rename(self, phase: str) -> None:
         """Start the next phase, and keep the counts of this one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
@@ -33,29 +33,30 @@ def ordered_map(
             yield task()
         return
     futures: deque[Future[T]] = deque()
-    failure: Exception | None = None
-    iterator = iter(tasks)
     try:
-        while failure is None:
-            try:
-                task = next(iterator)
-            except StopIteration:
-                break
-            except Exception as error:
-                failure = error
-                break
+        for task in _with_failure(tasks):
             futures.append(executor.submit(task))
             del task
             if len(futures) > in_flight:
                 yield futures.popleft().result()
         while futures:
             yield futures.popleft().result()
-        if failure is not None:
-            raise failure
     finally:
         # Also if the consumer stops early.
         for future in futures:
             future.cancel()
+
+
+def _with_failure(tasks: Iterable[Callable[[], T]]) -> Iterator[Callable[[], T]]:
+    """Yield tasks; an exception of the iterable becomes a task that raises it."""
+
+    def fail(error: Exception) -> T:
+        raise error
+
+    try:
+        yield from tasks
+    except Exception as error:
+        yield partial(fail, error)
 
 
 class DaemonThreads(Executor):
