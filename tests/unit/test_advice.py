@@ -101,7 +101,7 @@ ADVICE = [each for each in advice() if ARGUMENT.search(each[3]) or "--" in each[
 def test_the_enumeration_finds_advice():
     found = {(name, field) for name, _, field, _ in ADVICE}
     assert ("writing/target.py", "remedy") in found
-    assert ("schema/pixels.py", "allowed") in found
+    assert ("adapters/torch.py", "allowed") in found
     assert ("cli/write.py", "remedy") in found
     assert len(ADVICE) > 50
 
