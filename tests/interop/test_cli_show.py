@@ -21,7 +21,6 @@ from covey.cli import main
 from covey.cli.show import CELL, MAX_IMAGES, SIDE
 from covey.index import Index
 from covey.index.write import write_index
-from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")
 BACKGROUND = (236, 236, 236)
@@ -152,17 +151,6 @@ def test_default_numbers_of_classes_and_examples(capsys):
     assert [len(each["ids"]) for each in draw(capsys, "few")["classes"]] == [4] * 3
 
 
-def test_split(capsys):
-    write_images()
-    write_images(split="test", count=9)
-    of_test = draw(capsys, "birds", "-k", 3, "--split", "test")
-    assert sorted(ids_of(of_test)) == [*range(9)]
-    of_all = draw(capsys, "birds", "-k", 23)
-    assert of_all["split"] == "all"
-    assert sorted(ids_of(of_all)) == [*range(69)]
-    assert "no split 'val'" in run(capsys, "birds", "--split", "val", code=1).err
-
-
 def test_label(capsys):
     put(
         Path("x.tfrecord"),
@@ -198,19 +186,6 @@ def test_class_names_in_the_table(capsys):
     assert sorted(each["name"] for each in drawn["classes"]) == sorted(names)
 
 
-def test_dataset_of_a_url(capsys):
-    storage = open_storage("memory://sample")
-    write_images("here")
-    for name in os.listdir("here"):
-        storage.upload(f"here/{name}", f"memory://sample/birds/1.0.0/{name}")
-    path = "memory://sample/birds/1.0.0"
-    found = draw(capsys, path, "--storage-option", "x=1", "--output", "there.png")
-    assert found["sheet"] == {"file": "there.png", "feature": "image"}
-    assert ids_of(found) == ids_of(save(capsys, "here"))
-    with open("there.png", "rb") as there, open("sheet.png", "rb") as here:
-        assert there.read() == here.read()
-
-
 # Thumbnails.
 
 
@@ -243,22 +218,6 @@ def test_an_image_without_pixels_is_an_empty_cell(capsys):
     classes = save(capsys, "birds", "-p", 2, "-k", 1)["classes"]
     row = [each["label"] for each in classes].index(0)
     assert (cell(sheet_of("sheet.png"), row, 0) == BACKGROUND).all()
-
-
-def test_encoded_images(capsys):
-    features = {"photo": covey.Image(), "label": "int64"}
-    images = [pixels(n, 20, 20, 3) for n in range(12)]
-    write(
-        [{"photo": image, "label": n % 4} for n, image in enumerate(images)],
-        "birds",
-        label="label",
-        features=features,
-    )
-    found = save(capsys, "birds", "-p", 4, "-k", 3)
-    assert found["sheet"]["feature"] == "photo"
-    dataset = opened("birds", decode_images=True)
-    shown = [dataset[each["ids"]]["photo"] for each in found["classes"]]
-    assert_shows("sheet.png", shown)
 
 
 def test_encoded_images_in_a_bytes_feature(capsys):
