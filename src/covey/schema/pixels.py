@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
@@ -210,18 +209,22 @@ def _header_of(data: bytes) -> ImageHeader | None:
     return header
 
 
-@contextmanager
-def _located(name: str, locate: Locate | None, row: int) -> Iterator[None]:
-    """Add the feature, and the location of a record, to the errors of its image."""
-    try:
-        yield
-    except (MissingLibraryError, ImageSizeError) as error:  # not the fault of a record
-        error.feature = name
-        raise
-    except FeatureError as error:
-        if locate is None:
-            raise
-        raise locate(row).error(error, name) from None
+@dataclass(slots=True)
+class _Located:
+    """Adds the feature, and the location of a record, to the errors of its image."""
+
+    name: str
+    locate: Locate | None
+    row: int
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, (MissingLibraryError, ImageSizeError)):  # not the fault of a record
+            error.feature = self.name
+        elif isinstance(error, FeatureError) and self.locate is not None:
+            raise self.locate(self.row).error(error, self.name) from None
 
 
 # Decoding.
@@ -241,7 +244,7 @@ def count_native(encoded: StringArray) -> int:
     return sum(header is not None and header.format in formats for header in headers)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class ImageColumn:
     """Decodes the images of one feature to arrays of one shape.
 
@@ -272,7 +275,7 @@ class ImageColumn:
                 remedy="pass image_size=",
             )
         height, width, _ = feature.shape
-        spec = _core.ImageSpec(
+        self.spec = _core.ImageSpec(
             size=shape[:2],
             channels=shape[2],
             is_deep=feature.dtype == "uint16",
@@ -287,7 +290,6 @@ class ImageColumn:
             required=(height or 0, width or 0),
             max_pixels=self.max_pixels,
         )
-        object.__setattr__(self, "spec", spec)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -323,7 +325,7 @@ class ImageColumn:
                 return views
             row = fault[0]
             data = bytes(encoded[row])
-            with _located(self.name, locate, row):
+            with _Located(self.name, locate, row):
                 if fault[1] == "unsupported":
                     pixels = _decode_with_pillow(self.feature, data, self.max_pixels)
                     height, width, channels = pixels.shape
@@ -385,15 +387,10 @@ def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
 
 
 def locate_shape(
-    name: str,
-    feature: Image,
-    encoded: StringArray,
-    row: int,
-    locate: Locate | None,
-    max_pixels: int,
+    name: str, feature: Image, encoded: StringArray, row: int, locate: Locate, max_pixels: int
 ) -> PixelShape:
     """Return the shape of a decoded image, as `find_shape`; errors name its record."""
-    with _located(name, locate, row):
+    with _Located(name, locate, row):
         shape = find_shape(feature, bytes(encoded[row]), max_pixels)
         check_value_shape(shape, feature.shape)
     return shape
@@ -410,31 +407,33 @@ def read_pixels(
         size: Height and width of the result: resized with bilinear interpolation, antialiased.
         max_pixels: Maximum number of pixels (height x width) of the encoded image.
     """
+    shape = find_shape(feature, data, max_pixels)
+    check_value_shape(shape, feature.shape)
     options = _AS_STORED if size is None else ImageOptions(image_size=size)
+    column = ImageColumn("image", feature, options, (*(size or shape[:2]), shape[2]), max_pixels)
     encoded = StringArray(np.frombuffer(data, np.uint8), np.array([0, len(data)]), False)
-    return decode_each("image", feature, encoded, None, options=options, max_pixels=max_pixels)[0][
-        0
-    ]
+    pixels: NDArray[Any] = column.decode(encoded, None)[0][0]
+    return pixels
 
 
 def decode_each(
     name: str,
     feature: Image,
     encoded: StringArray,
-    locate: Locate | None,
+    locate: Locate,
     *,
     options: ImageOptions = _AS_STORED,
     key: RowKey = (0, 0, 0),
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> list[list[NDArray[Any]]]:
-    """Decode images of any size one by one; return the list of arrays of each view.
+    """Decode images of any size; return the list of arrays of each view.
 
     Args:
         name: The feature.
         feature: Its type.
         encoded: The encoded images.
-        locate: As for :meth:`ImageColumn.decode`.
-        options: How images are decoded.
+        locate: Function that returns the location of a row, for messages.
+        options: How images are decoded; they keep their size.
         key: Identity of the rows.
         max_pixels: Maximum number of pixels of an encoded image.
     """
@@ -442,8 +441,7 @@ def decode_each(
     seed, batch, first = key
     for row in range(len(encoded)):
         shape = locate_shape(name, feature, encoded, row, locate, max_pixels)
-        with _located(name, locate, row):
-            shape = (*(options.size or shape[:2]), shape[2])
+        with _Located(name, locate, row):
             column = ImageColumn(name, feature, options, shape, max_pixels)
             found = column.decode(encoded[row : row + 1], None, (seed, batch, first + row))
         for view, pixels in zip(views, found, strict=True):
@@ -474,7 +472,7 @@ def decode_images(
         rows = range(len(encoded))
         shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
         if len(shapes) == 1:
-            with _located(name, locate, 0):
+            with _Located(name, locate, 0):
                 column = ImageColumn(name, feature, _AS_STORED, shapes.pop(), max_pixels)
             flat[name] = column.decode(encoded, locate)[0]
         elif shapes:
