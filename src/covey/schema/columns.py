@@ -44,7 +44,6 @@ def parse_dtype(dtype: Any) -> str:
     >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
     ('uint8', 'str', 'float32')
     """
-    check("dtype", dtype, dtype is not None, DTYPES)
     python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
     if isinstance(dtype, type) and dtype in python:
         return python[dtype]
@@ -53,7 +52,7 @@ def parse_dtype(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype == "string":
         return "bytes"
     try:
-        name = str(np.dtype(dtype).name)
+        name = "" if dtype is None else str(np.dtype(dtype).name)
     except (TypeError, ValueError):
         name = str(dtype)
     check("dtype", dtype, name in DTYPES, DTYPES)
@@ -408,18 +407,17 @@ def unify_shapes(a: Shape, b: Shape) -> Shape:
 def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:
     """Check the shape of a schema, which may come from an untrusted file."""
     found = tuple(shape)
-    types = {type(size) for size in found if size is not None}
-    is_valid = all(issubclass(each, (int, np.integer)) and each is not bool for each in types)
+    known = [size for size in found if size is not None]
+    is_valid = all(isinstance(n, (int, np.integer)) and type(n) is not bool for n in known)
     check("shape", found, is_valid, "a tuple of integers and None")
+    check("shape", found, all(0 <= size <= MAX_EXAMPLE_BYTES for size in known), _SIZES)
     checked = tuple(None if size is None else int(size) for size in found)
-    is_valid = all(size is None or 0 <= size <= MAX_EXAMPLE_BYTES for size in checked)
-    check("shape", found, is_valid, _SIZES)
     if len(checked) > 32:
         raise FeatureError(f"the shape has {len(checked)} dimensions; must have at most 32")
     if None in checked and 0 in checked:
         raise FeatureError(f"shape {found!r} has both an unknown and an empty dimension")
     item = 2 if dtype in STRINGS else np.dtype(dtype).itemsize
-    if math.prod((size for size in checked if size is not None), start=item) > MAX_EXAMPLE_BYTES:
+    if math.prod(map(int, known), start=item) > MAX_EXAMPLE_BYTES:
         raise FeatureError(
             f"a value of {dtype} with shape {found!r} exceeds 2 GiB, the limit of an Example"
         )

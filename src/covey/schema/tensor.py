@@ -75,9 +75,9 @@ class Tensor(Feature):
         dtype = parse_dtype(self.dtype)
         shape = check_shape(self.shape, dtype)
         encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
-        check("encoding", encoding, encoding in _ENCODINGS, _ENCODINGS)
-        is_valid = dtype not in STRINGS or encoding == "list"
-        check("encoding", encoding, is_valid, f"'list' for {dtype}")
+        if encoding != "list":
+            check("encoding", encoding, encoding in _ENCODINGS, _ENCODINGS)
+            check("encoding", encoding, dtype not in STRINGS, f"'list' for {dtype}")
         if shape.count(None) > 1 and encoding == "list":
             raise FeatureError(
                 f"shape {shape} has {shape.count(None)} unknown dimensions, which a list cannot "
