@@ -56,7 +56,6 @@ def _send(number: int) -> None:
 
 
 FAULTS: dict[str, Callable[[], None]] = {
-    "EIO": partial(_fail, errno.EIO),
     "ENOSPC": partial(_fail, errno.ENOSPC),
     "MemoryError": _exhaust_memory,
     "KeyboardInterrupt": partial(_send, signal.SIGINT),

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -365,12 +365,15 @@ class IndexBuilder:
 
 @dataclass(frozen=True, eq=False)
 class FoundIndex:
-    """Result of :func:`find_index`."""
+    """The index of a split, if there is one."""
 
+    kind: Literal["fresh", "stale", "corrupt", "missing"] = "missing"
+    reason: str = ""
+    """Why the index is stale or corrupt."""
     index: Index | None = None
-    """The index; None if there is none, or its arrays are corrupt."""
+    """The index, if it is fresh."""
     metadata: IndexMetadata | None = None
-    """Metadata that matches the shards; present also if the arrays are corrupt."""
+    """Metadata of the index, if it can be read."""
     is_beside: bool = False
     """Whether the index is stored beside the shards, not in the cache."""
 
@@ -414,7 +417,7 @@ def find_index(
         if changed is not None or not (label is GUESS or label is None or label == metadata.label):
             continue
         if metadata_only:
-            return FoundIndex(metadata=metadata, is_beside=is_beside)
+            return FoundIndex("fresh", metadata=metadata, is_beside=is_beside)
         try:
             index = read_index(directory, stem, metadata, mmap=mmap)
         except (FormatError, FileNotFoundError):
@@ -427,8 +430,8 @@ def find_index(
         if directory != Path(files.directory):
             with contextlib.suppress(OSError):
                 os.utime(directory)  # the time of last use, for LRU eviction
-        return FoundIndex(index, metadata, is_beside)
-    return FoundIndex(metadata=corrupt)
+        return FoundIndex("fresh", "", index, metadata, is_beside)
+    return FoundIndex("missing" if corrupt is None else "corrupt", metadata=corrupt)
 
 
 def find_or_build_index(files: ShardFiles, stem: str, builder: IndexBuilder) -> Index:

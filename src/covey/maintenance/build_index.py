@@ -15,8 +15,9 @@ from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names
 from covey.index.dali import export_dali
+from covey.index.store import FoundIndex
 from covey.index.write import write_index
-from covey.maintenance.info import IndexState, find_index_state
+from covey.maintenance.info import find_index_state
 from covey.maintenance.report import choose_splits
 from covey.results import IndexResult
 from covey.untrusted import reports_errors
@@ -95,7 +96,7 @@ def _build_split(
 def _build(
     layout: Layout,
     split: SplitFiles,
-    state: IndexState,
+    state: FoundIndex,
     label: str | None,
     options: IndexBuilder,
 ) -> Index:

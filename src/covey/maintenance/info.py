@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from covey._progress import Progress
 from covey.classes import ClassTable
@@ -22,7 +22,7 @@ from covey.index import (
     read_metadata,
 )
 from covey.index.scan import find_first_features, open_reader
-from covey.index.store import find_index
+from covey.index.store import FoundIndex, find_index
 from covey.maintenance.duplicates import ContentHashes
 from covey.maintenance.report import choose_splits, shown_path
 from covey.maintenance.values import ValueSurvey
@@ -146,7 +146,7 @@ def _read_all(
         return values, contents.duplicates()
 
 
-def _overview(layout: Layout, name: str, state: IndexState, values: _Values) -> SplitOverview:
+def _overview(layout: Layout, name: str, state: FoundIndex, values: _Values) -> SplitOverview:
     split = layout.splits[name]
     storage, paths = split.files.storage, split.files.paths
     stats = storage.stat(paths)
@@ -198,39 +198,24 @@ def _first_features(files: list[ShardFiles]) -> Features | None:
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class IndexState:
-    """The index of a split, if there is one."""
-
-    kind: Literal["fresh", "stale", "corrupt", "missing"]
-    reason: str = ""
-    """Why the index is stale or corrupt."""
-    index: Index | None = None
-    """The index, if it is fresh."""
-    metadata: IndexMetadata | None = None
-    """Metadata of the index, if it can be read."""
-    is_beside: bool = False
-    """Whether the fresh index is stored beside the shards, not in the cache."""
-
-
-def find_index_state(split: SplitFiles) -> IndexState:
-    """Find the index of a split, beside the shards or in the cache; nothing is built."""
+def find_index_state(split: SplitFiles) -> FoundIndex:
+    """Find the index of a split, beside the shards or in the cache, and why it is not fresh."""
     files = split.files
     metadata, problem = read_index_metadata(split)
     try:
         found = find_index(files, split.stem)
     except DatasetError as error:  # a shard of a dataset that covey wrote was changed
-        return IndexState("stale", str(error), metadata=metadata)
-    if found.index is not None:
-        return IndexState("fresh", "", found.index, found.index.metadata, found.is_beside)
+        return FoundIndex("stale", str(error), metadata=metadata)
+    if found.kind == "fresh":
+        return found
     if metadata is None:
-        return IndexState("corrupt" if problem else "missing", problem)
+        return FoundIndex("corrupt" if problem else "missing", problem)
     if tuple(shard.name for shard in metadata.shards) != files.names:
-        return IndexState("stale", "its shards are not those of the split", metadata=metadata)
+        return FoundIndex("stale", "its shards are not those of the split", metadata=metadata)
     changed = find_changed(files, metadata.shards)
     if changed is not None:
-        return IndexState("stale", f"{changed.path}: {changed.reason}", metadata=metadata)
-    return IndexState("corrupt", "its files do not match each other", metadata=metadata)
+        return FoundIndex("stale", f"{changed.path}: {changed.reason}", metadata=metadata)
+    return FoundIndex("corrupt", "its files do not match each other", metadata=metadata)
 
 
 def read_index_metadata(split: SplitFiles) -> tuple[IndexMetadata | None, str]:

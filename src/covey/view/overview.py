@@ -11,7 +11,8 @@ import numpy as np
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import SplitFiles
 from covey.errors import CoveyError
-from covey.maintenance.info import IndexState, find_index_state
+from covey.index.store import FoundIndex
+from covey.maintenance.info import find_index_state
 from covey.schema.images import read_header
 from covey.urls import shown
 from covey.view import shards, survey
@@ -76,7 +77,7 @@ def _describe_open(name: str, dataset: Dataset, absent: tuple[str, ...]) -> dict
 
 def _describe_closed(name: str, files: SplitFiles | None, error: Exception) -> dict[str, Any]:
     """Return what is known of a split that cannot be opened."""
-    state, missing = IndexState("missing"), () if files is None else files.missing
+    state, missing = FoundIndex(), () if files is None else files.missing
     if files is not None:
         with suppress(CoveyError, OSError):
             state = find_index_state(files)
