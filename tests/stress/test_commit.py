@@ -694,8 +694,8 @@ def blocked_by_another_user():
         error = result_of(run)
         if os.getuid() == 0:
             assert isinstance(error, DatasetError)
-            assert error.path == str(staging)
-            assert "an interrupted write of user 0 left this directory" in error.reason
+            assert error.path == str(root / "birds")
+            assert error.remedy.endswith("remove .covey-test.partial as user 0")
         assert {"train", "val"} <= {*seen(root / "birds")}
 
 

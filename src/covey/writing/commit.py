@@ -281,7 +281,7 @@ class Staging:
         try:
             self.path.mkdir()
         except FileExistsError:
-            raise blocked_error(self.directory, self.path, self.split) from None
+            raise blocked_error(self.path, self.split) from None
         self._lock = try_lock(self.path)
 
     def _note_owner(self) -> bool:

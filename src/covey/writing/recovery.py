@@ -219,33 +219,14 @@ def remove_staging(path: Path) -> None:
         remove_any(temporary)
 
 
-def blocked_error(directory: Path, staging: Path, split: str) -> DatasetError:
+def blocked_error(staging: Path, split: str) -> DatasetError:
     """Return the error for a split that has a staging directory of another writer."""
-    if not _is_in_use(staging):
-        user = os.lstat(staging).st_uid
-        return DatasetError(
-            f"an interrupted write of user {user} left this directory, which cannot be removed",
-            path=staging,
-            remedy="remove it as that user",
-        )
-    found = _read_owner(staging)
-    by = f" ({found})" if found else ""
+    found, user = _read_owner(staging), os.lstat(staging).st_uid
     return DatasetError(
-        f"another process is writing split {split!r}{by}",
-        path=directory,
-        remedy="wait for it to end",
+        f"another process is writing split {split!r}" + (f" ({found})" if found else ""),
+        path=staging.parent,
+        remedy=f"wait for it to end; if it was interrupted, remove {staging.name} as user {user}",
     )
-
-
-def _is_in_use(staging: Path) -> bool:
-    if _is_remote_writer(staging):
-        return True
-    try:
-        lock = try_lock(staging)
-    except OSError:  # of another user
-        return False
-    unlock(lock)
-    return lock is None
 
 
 def _read_owner(staging: Path) -> str:
