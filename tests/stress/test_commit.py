@@ -597,7 +597,12 @@ A, B, Z = [{"label": "a"}] * 3, [{"label": "b"}] * 3, [{"label": "z"}] * 3
 OVERWRITE = {"mode": "overwrite"}
 CONCURRENT = {
     "new splits": (None, (X, {}), (X, {"split": "test"}), None),
-    "new splits, other classes": (None, (A, {}), (Z, {"split": "test"}), "written split 'test'"),
+    "new splits, other classes": (
+        None,
+        (A, {}),
+        (Z, {"split": "test"}),
+        "other features or classes",
+    ),
     "new splits, other names": (
         *(None, (X, {"name": "aaa"}), (X, {"split": "test", "name": "bbb"})),
         "named the dataset 'bbb', not 'aaa'",
@@ -614,7 +619,12 @@ CONCURRENT = {
     ),
     "overwrite, other classes": (A, (Z, OVERWRITE), (A, {"split": "test"}), "another process has"),
     "overwrite, more classes": (A, (A, OVERWRITE), (B, {"split": "test"}), "another process has"),
-    "new split of other features": (X, (X, {"split": "test"}), (TEXT, OVERWRITE), "this file"),
+    "new split of other features": (
+        X,
+        (X, {"split": "test"}),
+        (TEXT, OVERWRITE),
+        "another process has",
+    ),
 }
 
 

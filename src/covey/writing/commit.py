@@ -397,7 +397,7 @@ class Staging:
         info = read_info(self.directory)
         own = change.target.splits
         others = () if info is None else info.splits
-        new = next((each.name for each in others if each.name not in own), None)
+        is_new = not change.target.keeps and any(each.name not in own for each in others)
         if info is not None and info.name != change.target.name:
             raise DatasetError(
                 f"another process has named the dataset {info.name!r}, not {change.target.name!r}",
@@ -406,18 +406,12 @@ class Staging:
             )
         now = read_sidecars(self.directory)
         # A split that was added meanwhile must have the same features and classes.
-        is_new = new is not None and not change.target.keeps
         for name, text in change.sidecars.items():
-            data = text.encode()
-            if is_new and now.get(name) != data:
+            found, data = now.get(name), text.encode()
+            if found != data and (is_new or found != self._at_open.get(name)):
                 raise DatasetError(
-                    f"another process has written split {new!r} with other features or classes",
-                    path=self.directory,
-                    remedy=f"write split {self.split!r} again",
-                )
-            if now.get(name) not in (self._at_open.get(name), data):
-                raise DatasetError(
-                    f"another process has changed this file while split {self.split!r} was written",
+                    "another process has written other features or classes while split "
+                    f"{self.split!r} was written",
                     path=self.directory / name,
                     remedy=f"write split {self.split!r} again",
                 )

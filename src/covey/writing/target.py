@@ -26,7 +26,6 @@ from covey.index import (
     IndexMetadata,
     ShardFiles,
     find_changed,
-    index_names,
     read_index,
     read_metadata,
 )
@@ -128,14 +127,12 @@ class TargetSplit:
         """
         if self.mode == "overwrite":
             return
-        own = set(self.old_shards())
-        if self.old is not None:
-            own.update(index_names(self.old.stem(self.name)).values())
-        # Small files are those of the dataset, or of a first write that was not committed.
-        if INFO_FILE in existing or any(map(has_token, existing)):
-            own.update(name for name in names if shard_of_version_file(name) is None)
+        # A version that replaces another one has a token in its names. Small files are those of the
+        # dataset, or of a first write that was not committed.
+        is_dataset = INFO_FILE in existing or any(map(has_token, existing))
         for name in names:
-            if name not in own and not has_token(name) and name in existing:
+            is_own = has_token(name) or (is_dataset and shard_of_version_file(name) is None)
+            if name in existing and not is_own:
                 raise DatasetExistsError(
                     "the file exists, but belongs to no split of this dataset",
                     path=self.storage.join(self.location, name),
