@@ -16,7 +16,7 @@ import pytest
 from PIL import Image as Pillow
 from written import column, write
 
-from covey import ClassLabel, Features, Image, Ragged, RecordWriter, Tensor, errors
+from covey import ClassLabel, Features, Image, Ragged, RecordWriter, Tensor, errors, repair
 from covey.sources import from_tfds_builder, open_source
 
 SourceError = errors.SourceError
@@ -350,38 +350,25 @@ def test_records(tmp_path, compression):
     assert source.features.encode(items[7][1])
 
 
-def test_corrupt_records_and_records_that_are_not_examples(tmp_path):
-    path = write_records(tmp_path / "a.tfrecord", [0])
-    odd = path.stat().st_size
-    write_records(path, [0, b"\xff\xff", 2, 3, 4])
+@pytest.mark.parametrize("kind", ["checksum", "not an Example", "cut"])
+def test_a_corrupt_record_is_an_error_of_the_source(tmp_path, kind):
+    """covey repair writes the other records, which covey write then reads."""
+    path = write_records(
+        tmp_path / "a.tfrecord", [0, b"\xff\xff" if kind == "not an Example" else 1, 2]
+    )
     data = bytearray(path.read_bytes())
-    third = odd + 18
-    data[third + 20] ^= 1
-    path.write_bytes(data[:-3])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        source = open_source(path)
-        good, bad = split_errors(source)
-    assert [key for key, _ in good] == ["a.tfrecord:0", "a.tfrecord:3"]
-    assert source.length == 5
-    assert sorted((error.path, error.record, error.offset) for error in bad) == [
-        (str(path), 1, odd),
-        (str(path), 2, third),
-        (str(path), 4, bad[1].offset),
-    ]
-    assert bad[0].reason.endswith("; the next record is valid")
-    assert bad[1].reason.endswith("; the rest of the file is lost")
-
-
-def test_file_with_a_corrupt_first_record(tmp_path):
-    write_records(tmp_path / "x.tfrecord-00000-of-00002", [1])
-    (tmp_path / "x.tfrecord-00001-of-00002").write_bytes(b"nonsense that is long enough")
-    (tmp_path / "x.txt").write_text("{}")
-    good, bad = split_errors(open_source(tmp_path))
-    assert len(good) == 1
-    assert [(error.path, error.record, error.offset) for error in bad] == [
-        (str(tmp_path / "x.tfrecord-00001-of-00002"), 0, 0)
-    ]
+    if kind == "checksum":
+        data[-5] ^= 1
+    path.write_bytes(data[:-3] if kind == "cut" else data)
+    with pytest.raises(SourceError) as caught:
+        open_source(path)
+    assert (caught.value.path, caught.value.record) == (
+        str(path),
+        2 if kind != "not an Example" else 1,
+    )
+    assert "`covey repair`" in caught.value.remedy
+    repair(path, tmp_path / "repaired", progress=False)
+    assert open_source(tmp_path / "repaired").length == 2
 
 
 def test_records_of_different_types(tmp_path):
@@ -495,11 +482,8 @@ def test_shard_with_too_few_records(prepared, tmp_path):
     directory = copy(prepared, tmp_path)
     shard = next(directory.glob("*-train*"))
     shard.write_bytes(next(directory.glob("*-test*")).read_bytes())
-    good, bad = split_errors(open_source(directory, split="train"))
-    assert len(good) == 2
-    assert [error.reason for error in bad] == [
-        "split 'train' has 2 records; dataset_info.json lists 7"
-    ]
+    with pytest.raises(SourceError, match="the shard has 2 records"):
+        open_source(directory, split="train")
 
 
 def test_corrupt_metadata(prepared, tmp_path):

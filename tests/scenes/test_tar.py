@@ -115,14 +115,13 @@ def test_splits_by_file_names():
     assert open_source("train-000000.tar").length == 10
 
 
-def test_splits_by_directories_and_class_names(tmp_path):
+def test_splits_by_directories(tmp_path):
     for split, count in (("train", 12), ("test", 6)):
         (tmp_path / "wds" / split).mkdir(parents=True)
         write_shards(f"wds/{split}/%d.tar", count, only=("png", "cls"))
-    (tmp_path / "wds" / "classnames.txt").write_text("\n".join(BIRDS) + "\n")
     splits = open_splits("wds")
     assert {name: source.length for name, source in splits.items()} == {"test": 6, "train": 12}
-    assert splits["test"].features["cls"] == covey.ClassLabel(names=BIRDS)
+    assert splits["test"].features["cls"] == covey.Tensor("int64")
 
 
 def test_names_of_features():
@@ -190,11 +189,8 @@ def special(name, kind):
         (special("2.txt", tarfile.LNKTYPE), "it is a link, a sparse file or a special file"),
         (special("2.txt", tarfile.FIFOTYPE), "it is a link, a sparse file or a special file"),
         (special("2.txt", tarfile.CHRTYPE), "it is a link, a sparse file or a special file"),
-        (("/2.txt", b""), "the name is ''; must be a name of at most 255 bytes that stays within "),
-        (("../2.txt", b""), "the name is '..'; must be a name of at most 255 bytes that stays wi"),
-        ((f"{'x' * 300}.txt", b""), f"the name is '{'x' * 60}'; must be a name of at most 255"),
+        (("\udcff.txt", b""), "the name is not valid UTF-8"),
         (("1.txt", b"again"), "the sample has two members with this suffix"),
-        (("2.cls", b"x" * 5000), "the label has 5000 bytes; must be at most 4096"),
         (("2.txt", b"\xff"), "byte 0xff is not valid UTF-8"),
         (("2.json", b"{"), "is not valid JSON: "),
         (("2.json", b"[" * 100_000), "is not valid JSON: "),
@@ -238,7 +234,7 @@ def test_truncated_archive(cut, tmp_path):
         items = list(open_source("a.tar").examples)
     except SourceError as error:
         items = [error]
-    assert "this member and all that follow cannot be read: " in items[-1].reason
+    assert "this member and all that follow cannot be read" in items[-1].reason
 
 
 def test_corrupt_header(tmp_path):

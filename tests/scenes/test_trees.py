@@ -117,11 +117,11 @@ def test_ambiguous_tree_exits_with_an_error(capsys):
     put("train/owl", "val/owl", "extra")
     assert covey_write("photos", "data") == 1
     error = capsys.readouterr().err
-    assert "'extra' (2 images)" in error
+    assert "'extra' have not" in error
     assert "--splits" in error
     assert not os.path.exists("data")
     assert covey_write("photos", "data", "--splits=train", "--splits=val") == 0
-    assert "note: not read: 'extra' (2 images)" in capsys.readouterr().out
+    assert "note: not read: 'extra'" in capsys.readouterr().out
     assert list(open_splits("data")) == ["train", "val"]
     put("Fruit/Apple", root="nested")
     assert covey_write("nested", "again", "--class-from", "path") == 0

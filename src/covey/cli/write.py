@@ -45,7 +45,7 @@ SUMMARY = "write labelled data as a TFRecord dataset, shuffled, sharded and inde
 # The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
     "TFRecords, TFDS directory, NPZ, WebDataset, CSV, JSON Lines, JSON, Parquet, Arrow, "
-    "image table, audio table, image directory, audio directory"
+    "image table, image directory, audio table, audio directory"
 )
 
 EXAMPLES = """\

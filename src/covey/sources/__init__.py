@@ -5,7 +5,7 @@ registers the formats that it reads.
 """
 
 # In the order of the rules of open_source.
-from covey.sources import tfrecord, npz, webdataset, csv, json, arrow, listed, directories  # noqa: F401, I001
+from covey.sources import tfrecord, npz, webdataset, tables, arrow, directories  # noqa: F401, I001
 from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, open_splits, register
 from covey.sources.source import Item, LazyItems, Source, SourceOptions, SourceSplits
 from covey.sources.tfrecord import from_tfds_builder

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ _MAX_GIF_TRAILING_BYTES = 1024
 
 @dataclass(frozen=True)
 class FileKind:
-    """Files that a directory contains, or a table lists. The functions are picklable."""
+    """Files that a directory contains, or a table lists."""
 
     noun: str
     """What a file is: ``"image"``."""
@@ -30,10 +30,6 @@ class FileKind:
     """Name of the feature that has the content of a file."""
     extensions: tuple[str, ...]
     """Extensions of the files, in lower case; other files are ignored."""
-    decode: Callable[[bytes], Any]
-    """Returns the value of the feature; raises SourceError if the content is not valid."""
-    infer: Callable[[Iterable[bytes]], Feature]
-    """Returns the type of the feature, given the contents of all files."""
     max_bytes: int
 
     def accepts(self, path: str) -> bool:
@@ -47,21 +43,26 @@ class FileKind:
             SourceError: If it cannot be read, or is not a complete file.
         """
         try:
-            return self.decode(read_file(path, self.max_bytes))
+            data = read_file(path, self.max_bytes)
+            return check_image(data) if self.feature == "image" else decode_sound(data)
         except StorageError as error:
             raise as_source_error(error, path) from None
         except SourceError as error:
             raise source_error(path, error.reason) from None
 
-    def infer_files(self, paths: Iterable[str]) -> Feature:
+    def infer(self, paths: Iterable[str]) -> Feature:
         """Return the type of the feature, given the paths of all files."""
-        return self.infer(map(self._read_or_empty, paths))
 
-    def _read_or_empty(self, path: str) -> bytes:
-        try:
-            return read_file(path, self.max_bytes)
-        except StorageError:
-            return b""  # reading the example reports it
+        def contents() -> Iterator[bytes]:
+            for path in paths:
+                with contextlib.suppress(StorageError):  # reading the example reports it
+                    yield read_file(path, self.max_bytes)
+
+        return Image() if self.feature == "image" else sound_feature(contents())
+
+
+IMAGES = FileKind("image", "image", (*EXTENSIONS, *_UNSUPPORTED), MAX_IMAGE_BYTES)
+SOUNDS = FileKind("sound", "audio", sounds.EXTENSIONS, MAX_AUDIO_BYTES)
 
 
 # Images.
@@ -91,8 +92,7 @@ def check_image(data: bytes) -> bytes:
 def _has_end(found: str, data: bytes) -> bool:
     match found:
         case "jpeg":  # a thumbnail in the header has an end marker of its own
-            scans = [offset for marker, offset in jpeg_segments(data) if marker == 0xDA]
-            return bool(scans) and data.find(b"\xff\xd9", scans[0]) > 0
+            return data.find(b"\xff\xd9", _first_scan(data)) > 0
         case "png":
             return b"IEND\xaeB`\x82" in data
         case "gif":
@@ -103,34 +103,12 @@ def _has_end(found: str, data: bytes) -> bool:
     return int.from_bytes(data[4:8], "little") + 8 <= len(data)
 
 
-def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the marker and the payload offset of each segment, up to the start of the scan."""
+def _first_scan(data: bytes) -> int:
+    """Return the offset of the first scan of a JPEG, after all segments of its header."""
     at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # padding
-            at += 1
-        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
-            at += 2
-        else:
-            yield marker, at + 4
-            if marker == 0xDA:
-                return
-            at += 2 + int(struct.unpack_from(">H", data, at + 2)[0])
-
-
-def _image_feature(files: Iterable[bytes]) -> Image:
-    return Image()
-
-
-IMAGES = FileKind(
-    "image",
-    "image",
-    (*EXTENSIONS, *_UNSUPPORTED),
-    check_image,
-    _image_feature,
-    MAX_IMAGE_BYTES,
-)
+    while at + 4 <= len(data) and data[at + 1] != 0xDA:
+        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return at
 
 
 # Sounds.
@@ -161,6 +139,3 @@ def sound_feature(files: Iterable[bytes]) -> Audio:
         except FeatureError:
             continue  # reading the example reports it
     return Audio()
-
-
-SOUNDS = FileKind("sound", "audio", sounds.EXTENSIONS, decode_sound, sound_feature, MAX_AUDIO_BYTES)

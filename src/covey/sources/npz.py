@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features
-from covey.sources.registry import ProbedPath, register
+from covey.sources.registry import register_files
 from covey.sources.source import (
     Item,
     LazyItems,
@@ -85,29 +85,29 @@ def _as_python(value: Any) -> Any:
     return value.item() if isinstance(value, (np.str_, np.bytes_)) else value
 
 
-@register(
-    "NPZ",
-    "an NPZ file of arrays with a row per example",
-    recognise=lambda probed: bool(probed.data_files(".npz")),
-)
-def open_npz(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
+@register_files("NPZ", "an NPZ file of arrays with a row per example", (".npz",))
+def open_npz(path: str, options: SourceOptions, files: list[str]) -> Source | SourceSplits:
     """Open arrays, whose rows are keyed by their position. The arrays are held in memory.
 
     Strings of another length are the classes of the array that they name, or of the label. Scalars
     are ignored. Arrays with names such as ``x_train`` and ``x_test`` are those of several splits.
     """
-    files = [probed.path] if probed.is_file else probed.data_files(".npz").get("", [])
     if len(files) != 1:
-        raise source_error(probed.path, f"found {probed.describe()}; must have one file .npz")
-    path = files[0]
-    arrays = {member: array for member, array in _load(path).items() if array.ndim}
-    by_split = _split_members(arrays)
-    if not by_split:
-        return _open_arrays(path, arrays, {member: member for member in arrays}, options.label)
+        raise source_error(path, f"found {len(files)} files; must have one file .npz")
+    arrays = {member: array for member, array in _load(files[0]).items() if array.ndim}
+    matches = [_SPLIT.fullmatch(member) for member in arrays]
+    splits: dict[str, dict[str, str]] = {}
+    for match in matches:
+        if match is None:  # the names do not contain splits
+            members = {member: member for member in arrays}
+            return _open_arrays(files[0], arrays, members, options.label)
+        splits.setdefault(match[2], {})[match[1]] = match[0]
+    if not splits:
+        raise source_error(files[0], "there is no array with rows in this file")
     return SourceSplits(
         {
-            split: partial(_open_arrays, path, arrays, members, options.label)
-            for split, members in by_split.items()
+            split: partial(_open_arrays, files[0], arrays, members, options.label)
+            for split, members in splits.items()
         }
     )
 
@@ -117,8 +117,6 @@ def _open_arrays(
 ) -> Source:
     """Open some members of an NPZ file, under the names that map to them."""
     given = {name: arrays[member] for name, member in members.items()}
-    if not given:
-        raise source_error(path, "there is no array with rows in this file")
     check_label(label, given, path)
     label = label or find_label_name(given, ("y",))
     columns, names = _separate_names(given, label, path)
@@ -135,41 +133,27 @@ def _open_arrays(
     )
 
 
-def _split_members(arrays: Arrays) -> dict[str, dict[str, str]]:
-    """Return the member of each array, by split; empty if the names do not contain splits."""
-    splits: dict[str, dict[str, str]] = {}
-    for member in arrays:
-        match = _SPLIT.fullmatch(member)
-        if match is None:
-            return {}
-        splits.setdefault(match[2], {})[match[1]] = member
-    return splits
-
-
 def _separate_names(
     arrays: Arrays, label: str | None, path: str
 ) -> tuple[Arrays, dict[str, tuple[str, ...]]]:
     """Return the arrays with a row per example, and the class names of some of them."""
-    if label in arrays:
-        rows = len(arrays[label])
-    else:
-        # Most arrays have a row per example; the others may be class names.
-        lengths = Counter(len(array) for array in arrays.values() if not _is_strings(array))
-        rows = (lengths or Counter(map(len, arrays.values()))).most_common(1)[0][0]
+    # Most arrays have a row per example; strings may be class names.
+    lengths = Counter(len(array) for array in arrays.values() if not _is_strings(array))
+    rows = (lengths or Counter(map(len, arrays.values()))).most_common(1)[0][0]
+    rows = len(arrays[label]) if label in arrays else rows
     columns = {name: array for name, array in arrays.items() if len(array) == rows}
     names: dict[str, tuple[str, ...]] = {}
-    for name, array in arrays.items():
-        if name in columns:
-            continue
-        named = _named_by(name, array, columns, label)
-        if named is None or named in names:
+    for name in [each for each in arrays if each not in columns]:
+        stem = name.removesuffix("_names")
+        named = stem if stem in columns else label or ""
+        if named in names or not _names_classes(arrays[name], columns.get(named)):
             listed = ", ".join(f"{each!r} {len(array)}" for each, array in arrays.items())
             raise source_error(
                 path,
                 f"arrays have different numbers of rows ({listed}), and {name!r} does not contain "
                 "the class names of another array",
             )
-        names[named] = tuple(array.tolist())
+        names[named] = tuple(arrays[name].tolist())
     return columns, names
 
 
@@ -177,14 +161,15 @@ def _is_strings(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and array.dtype.kind == "U"
 
 
-def _named_by(name: str, array: NDArray[Any], columns: Arrays, label: str | None) -> str | None:
-    """Return the column whose classes these strings name: NAME of NAME_names, or the label."""
-    stem = name.removesuffix("_names")
-    column = columns.get(stem if stem in columns else label or "")
-    if not _is_strings(array) or column is None or column.dtype.kind not in "iu":
-        return None
-    is_named = column.ndim == 1 and column.size and -1 <= column.min() <= column.max() < len(array)
-    return (stem if stem in columns else label) if is_named else None
+def _names_classes(array: NDArray[Any], column: NDArray[Any] | None) -> bool:
+    """Return whether an array has the names of the classes of a column."""
+    return (
+        _is_strings(array)
+        and column is not None
+        and column.dtype.kind in "iu"
+        and column.ndim == 1
+        and -1 <= column.min(initial=0) <= column.max(initial=0) < len(array)
+    )
 
 
 def _kinds(

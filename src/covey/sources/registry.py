@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey._files import is_hidden
-from covey._text import count_of
+from covey._text import count_of, list_names
 from covey.errors import CoveyError, DatasetError, SourceError
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, INFO_FILE, SHARD_INFO_FILE
 from covey.sources.source import (
@@ -28,7 +28,6 @@ from covey.sources.source import (
     SourceSplits,
     as_source_error,
     choose_split,
-    list_names,
     open_split_files,
     source_error,
 )
@@ -63,11 +62,10 @@ class ProbedPath:
     """A path, and what is needed to find its format."""
 
     path: str
-    files: tuple[str, ...] = ()
-    """The file; or the visible files in a directory, or those that match a pattern."""
-    directories: tuple[str, ...] = ()
-    """Paths of the visible subdirectories of a directory."""
-    is_file: bool = True
+    below: tuple[str, ...]
+    """Visible files below a directory, relative to it, in sorted order; the file itself, or those
+    that match a pattern."""
+    is_directory: bool = False
 
     @classmethod
     def probe(cls, path: str) -> ProbedPath:
@@ -78,11 +76,7 @@ class ProbedPath:
         """
         try:
             if os.path.isdir(path):
-                with os.scandir(path) as entries:
-                    inside = sorted(entry.path for entry in entries if not is_hidden(entry.name))
-                directories = tuple(each for each in inside if os.path.isdir(each))
-                files = tuple(each for each in inside if os.path.isfile(each))
-                return cls(path, files, directories, is_file=False)
+                return cls(path, tuple(walk(path)), is_directory=True)
             if os.path.exists(path):
                 RegularFile(path).close()
                 return cls(path, (path,))
@@ -92,7 +86,12 @@ class ProbedPath:
         if not matching:
             pattern = glob.has_magic(path)
             raise source_error(path, "no file matches" if pattern else "no such file or directory")
-        return cls(path, tuple(matching), is_file=False)
+        return cls(path, tuple(matching))
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the path is a file, and not a directory or a pattern."""
+        return self.below == (self.path,)
 
     @cached_property
     def head(self) -> bytes:
@@ -102,10 +101,12 @@ class ProbedPath:
         with RegularFile(self.path) as file:
             return file.read(HEAD_BYTES)
 
-    @cached_property
-    def below(self) -> tuple[str, ...]:
-        """Visible files below a directory, relative to it, in sorted order."""
-        return tuple(walk(self.path)) if os.path.isdir(self.path) else ()
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of the visible files in a directory; of all files otherwise."""
+        if not self.is_directory:
+            return self.below
+        return tuple(os.path.join(self.path, each) for each in self.below if "/" not in each)
 
     def data_files(self, *extensions: str) -> dict[str, list[str]]:
         """Return the files with some extensions, by split.
@@ -113,41 +114,29 @@ class ProbedPath:
         The split is ``""`` for files at the top level, in a pattern, or in ``data/``. If there are
         none, they are those of directories that have names of splits.
         """
-        if self.is_file:
-            return {"": [self.path]} if has_extension(self.path, extensions) else {}
-        found = _data_files(self.files, extensions)
-        if found:
-            return {"": found}
-        inner = {name: _data_files(files, extensions) for name, files in self.inner.items()}
-        if inner.get("data"):
-            return {"": inner["data"]}
-        return {name: files for name, files in inner.items() if files}
-
-    @cached_property
-    def inner(self) -> dict[str, tuple[str, ...]]:
-        """Files of the directories that may have those of a source."""
-        names = {os.path.basename(each): each for each in self.directories}
-        return {
-            name: ProbedPath.probe(each).files
-            for name, each in names.items()
-            if name == "data" or name.lower() in SPLIT_NAMES
-        }
+        found: dict[str, list[str]] = {}
+        for each in self.below:
+            home, name = os.path.split(each)
+            if has_extension(name, extensions) and (self.is_file or not _is_metadata(name)):
+                key, file = (
+                    (home, os.path.join(self.path, each)) if self.is_directory else ("", each)
+                )
+                found.setdefault(key, []).append(file)
+        files = found.get("") or found.get("data")
+        if files:
+            return {"": files}
+        names = sorted((each for each in found if each.lower() in SPLIT_NAMES), key=split_order)
+        return {name: found[name] for name in names}
 
     def describe(self) -> str:
         """Return a description of the content, for messages."""
-        if not self.is_file:
-            parts = [
-                f"{count_of(len(paths), *noun)} ({list_names(map(os.path.basename, paths), 3)})"
-                for noun, paths in (
-                    (("file",), self.files),
-                    (("directory", "directories"), self.directories),
-                )
-                if paths
-            ]
-            return " and ".join(parts) or "an empty directory"
-        if not self.head:
-            return "an empty file"
-        return f"a file that begins with {self.head[:24]!r}"
+        if self.is_file:
+            return f"a file that begins with {self.head[:24]!r}" if self.head else "an empty file"
+        files = [os.path.basename(each) for each in self.files]
+        inner = {each.split("/")[0] for each in self.below if "/" in each and self.is_directory}
+        nouns = ((files, ("file",)), (sorted(inner), ("directory", "directories")))
+        parts = [f"{count_of(len(e), *noun)} ({list_names(e, 3)})" for e, noun in nouns if e]
+        return " and ".join(parts) or "an empty directory"
 
 
 def has_extension(file: str, extensions: tuple[str, ...]) -> bool:
@@ -155,57 +144,42 @@ def has_extension(file: str, extensions: tuple[str, ...]) -> bool:
     return file.lower().removesuffix(".gz").endswith(extensions)
 
 
-def _data_files(files: Iterable[str], extensions: tuple[str, ...]) -> list[str]:
-    """Return the files with one of some extensions that are not metadata."""
-    return [
-        file
-        for file in files
-        if has_extension(file, extensions) and not _is_metadata(os.path.basename(file))
-    ]
-
-
 def _is_metadata(name: str) -> bool:
     return name in _METADATA or name.endswith(".index.json")
 
 
-def walk(root: str) -> Iterator[str]:
-    """Yield the paths of the visible files below a directory, relative to it, in sorted order.
+def walk(root: str) -> list[str]:
+    """Return the paths of the visible files below a directory, relative to it, in sorted order.
 
     Symbolic links are followed, but not to a directory above, and not to one that another link led
     to, so that directories that link to each other do not have an unlimited number of paths.
     """
     linked: set[str] = set()
+
+    def is_entered(directory: str) -> bool:
+        if is_hidden(os.path.basename(directory)) or not os.path.islink(directory):
+            return not is_hidden(os.path.basename(directory))
+        target = os.path.realpath(directory)
+        above = os.path.realpath(os.path.dirname(directory))
+        is_new = target not in linked and os.path.commonpath([target, above]) != target
+        linked.add(target)
+        return is_new
+
+    def fail(error: OSError) -> None:
+        raise error
+
     found: list[str] = []
-    for directory, names, files in os.walk(root, followlinks=True, onerror=_raise):
+    for directory, names, files in os.walk(root, followlinks=True, onerror=fail):
         prefix = os.path.relpath(directory, root) + "/" if directory != root else ""
         found += [prefix + name for name in files if not is_hidden(name)]
-        names[:] = [
-            name
-            for name in sorted(names)
-            if not is_hidden(name) and _is_entered(os.path.join(directory, name), linked)
-        ]
-    yield from sorted(found)
+        names[:] = [name for name in sorted(names) if is_entered(os.path.join(directory, name))]
+    return sorted(found)
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _is_entered(directory: str, linked: set[str]) -> bool:
-    if not os.path.islink(directory):
-        return True
-    target = os.path.realpath(directory)
-    above = os.path.realpath(os.path.dirname(directory))
-    if target in linked or os.path.commonpath([target, above]) == target:
-        return False
-    linked.add(target)
-    return True
-
-
-class OpenKind(Protocol):
-    """Type of the functions that open a source."""
-
-    def __call__(self, probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits: ...
+OpenKind = Callable[[ProbedPath, SourceOptions], Source | SourceSplits]
+OpenFiles = TypeVar(
+    "OpenFiles", bound=Callable[[str, SourceOptions, list[str]], Source | SourceSplits]
+)
 
 
 @dataclass(frozen=True)
@@ -283,9 +257,9 @@ def open_source(
        a snapshot of the Hugging Face Hub; or in directories that have names of splits. Files with
        the name of a split, such as ``train-*`` and ``test.csv``, are splits. Text files may also
        be compressed: ``*.csv.gz``.
-    3. ``metadata.csv`` or ``metadata.jsonl`` above images or sounds, or a table with a column
-       ``file_name`` that is opened by its own path: the files that the table lists
-       (``"image table"``, ``"audio table"``). `images` names another column of any table.
+    3. ``metadata.csv`` or ``metadata.jsonl`` above images or sounds: the files that its column
+       ``file_name`` lists (``"image table"``, ``"audio table"``). `images` names the column of
+       any other table.
     4. Images or sounds in directories: ``"image directory"``, ``"audio directory"``. The first
        directories are splits if all have names of splits; if only some of them have, it is an
        error, and `splits` decides. The class is the first directory below the split; `class_from`
@@ -373,16 +347,17 @@ def _detect(probed: ProbedPath, options: SourceOptions) -> Kind:
 def recognise(probed: ProbedPath) -> list[Kind]:
     """Return the formats whose rules fit a path; for a file, a table of files before a table."""
     found = [each for each in KINDS.values() if each.recognise(probed)]
-    listings = [each for each in found if each.name in ("image table", "audio table")]
+    listings = [each for each in found if each.name.endswith(" table")]
     return listings if listings and probed.is_file else found
 
 
 def _likely_commands(probed: ProbedPath) -> list[str]:
     """Return two commands for a path that no rule fits: for what is in it, or with a format."""
-    inner = [] if probed.is_file else [*probed.directories, *probed.files][:_MAX_TRIED]
+    tops = dict.fromkeys(each.split("/")[0] for each in probed.below if probed.is_directory)
+    inner = [os.path.join(probed.path, each) for each in list(tops)[:_MAX_TRIED]]
     likely = [each for each in inner if recognise(ProbedPath.probe(each))]
-    commands = [write_arguments(each) for each in likely[:2]]
     kinds = ("CSV", "JSON-Lines") if probed.files else ("image-directory", "TFRecords")
+    commands = [write_arguments(each) for each in likely]
     commands += [f"{write_arguments(probed.path)} --kind {each}" for each in kinds]
     return commands[:2]
 
@@ -444,26 +419,41 @@ def find_kind(name: str) -> Kind:
 
 
 def open_files(
-    probed: ProbedPath, extensions: tuple[str, ...], open_some: Callable[[list[str]], Source]
+    extensions: tuple[str, ...],
+    function: Callable[[str, SourceOptions, list[str]], Any],
+    probed: ProbedPath,
+    options: SourceOptions,
 ) -> Source | SourceSplits:
-    """Open a file, or the files at a path that have some extensions, with their splits.
+    """Open a file, or the files at a path that have some extensions, with their splits."""
+    found = probed.data_files(*extensions)
+    if not found and probed.is_directory:
+        reason = f"found {probed.describe()}, but no file {', '.join(extensions)}"
+        raise source_error(probed.path, reason)
+    open_some = partial(function, probed.path, options)
+    if "" in found or not found:
+        return open_split_files(found.get("", probed.files), open_some)
+    return SourceSplits({split: partial(open_some, files) for split, files in found.items()})
+
+
+def register_files(
+    name: str, description: str, extensions: tuple[str, ...], options: Iterable[str] = ()
+) -> Callable[[OpenFiles], OpenFiles]:
+    """Return a decorator that registers the opener of the files of one split.
 
     Args:
-        probed: The path.
-        extensions: The extensions, which do not matter for a file or a pattern.
-        open_some: Function that opens some of the files as one source.
+        name, description, options: As for :func:`register`.
+        extensions: Extensions of the files, which do not matter for a file or a pattern.
     """
-    found = probed.data_files(*extensions)
-    if not found and not os.path.isdir(probed.path):
-        found = {"": list(probed.files)}
-    if not found:
-        raise source_error(
-            probed.path, f"found {probed.describe()}, but no file {', '.join(extensions)}"
-        )
-    if "" in found:
-        return open_split_files(found[""], open_some)
-    splits = sorted(found, key=split_order)
-    return SourceSplits({split: partial(open_some, found[split]) for split in splits})
+
+    def recognise(probed: ProbedPath) -> bool:
+        return bool(probed.data_files(*extensions))
+
+    def add(function: OpenFiles) -> OpenFiles:
+        open_kind = partial(open_files, extensions, function)
+        register(name, description, recognise=recognise, options=options)(open_kind)
+        return function
+
+    return add
 
 
 def _unreadable(error: CoveyError | OSError, path: str) -> SourceError:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import abc
-import itertools
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import Any, TypedDict
 
 from covey._text import count_of, outline
-from covey.errors import CoveyError, SourceError, shorten
-from covey.errors import list_names as list_names
+from covey.errors import CoveyError, SourceError, check, list_names, shorten
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, SPLIT_NAMES, split_of_file
 from covey.urls import shown
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # A number in a file name, or a checksum.
 _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 # A file of a split of any name, as Hugging Face writes it.
 _SHARD_OF_SPLIT = re.compile(r"([\w-]+)-\d{5}-of-\d{5}\.")
 
-Key = str | int
-Dtypes = dict[str, str]
-Item = tuple[Key, dict[str, Any]] | SourceError
+_FIELDS = ("line", "example", "record", "offset", "feature", "option", "found", "allowed", "remedy")
+
+Item = tuple[str | int, dict[str, Any]] | SourceError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,23 +68,21 @@ class SourceOptions:
         if isinstance(self.splits, str):
             listed = [] if self.splits == "none" else self.splits.split(",")
             object.__setattr__(self, "splits", tuple(map(str.strip, listed)))
-        for option in ("columns", "splits"):
+        for option in self.given():
             value = getattr(self, option)
-            is_valid = value is None or (
-                isinstance(value, Sequence)
-                and not isinstance(value, (str, bytes))
-                and all(isinstance(each, str) and each for each in value)
-                and len(set(value)) == len(value)
-            )
-            _check(option, value, is_valid, "a list of distinct names")
-            object.__setattr__(self, option, None if value is None else tuple(value))
-        for option in ("label", "delimiter", "encoding", "field", "images"):
-            value = getattr(self, option)
-            is_valid = value is None or (isinstance(value, str) and value != "")
-            _check(option, value, is_valid, "a string that is not empty")
-        _check("encoding", self.encoding, _is_encoding(self.encoding), "an encoding of Python")
-        allowed = "'path', 'last', or a regular expression with one group (?P<label>...)"
-        _check("class_from", self.class_from, _names_classes(self.class_from), allowed)
+            if option in ("columns", "splits"):
+                ok, allowed = _are_names(value), "a list of distinct names"
+            elif option == "class_from":
+                ok = _names_classes(value)
+                allowed = "'path', 'last', or a regular expression with one group (?P<label>...)"
+            else:
+                ok = isinstance(value, str) and value != ""
+                allowed = "a string that is not empty"
+            check(option, value, ok, allowed, error=SourceError)
+        try:
+            "".encode(self.encoding or "utf-8")
+        except LookupError:
+            check("encoding", self.encoding, False, "an encoding of Python", error=SourceError)
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that are not None."""
@@ -97,24 +90,20 @@ class SourceOptions:
         return tuple(name for name in names if getattr(self, name) is not None)
 
 
-def _check(option: str, found: object, is_valid: bool, allowed: str) -> None:
-    if not is_valid:
-        raise SourceError(option=option, found=found, allowed=allowed)
+def _are_names(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, (str, bytes))
+        and all(isinstance(each, str) and each for each in value)
+        and len(set(value)) == len(value)
+    )
 
 
-def _is_encoding(name: str | None) -> bool:
+def _names_classes(rule: object) -> bool:
     try:
-        "".encode(name or "utf-8")
-    except LookupError:
-        return False
-    return True
-
-
-def _names_classes(rule: str | None) -> bool:
-    if rule in (None, "path", "last"):
-        return True
-    try:
-        return isinstance(rule, str) and list(re.compile(rule).groupindex) == ["label"]
+        return rule in ("path", "last") or (
+            isinstance(rule, str) and list(re.compile(rule).groupindex) == ["label"]
+        )
     except re.error:
         return False
 
@@ -206,14 +195,6 @@ class SourceSplits(Mapping[str, Source]):
         return f"<SourceSplits: {list_names(self)}>"
 
 
-def add_notes(source: Source | SourceSplits, *notes: str) -> Source | SourceSplits:
-    """Return a source with further notes."""
-    if isinstance(source, Source):
-        return replace(source, notes=(*source.notes, *notes))
-    openers = {split: partial(source.__getitem__, split) for split in source}
-    return SourceSplits(openers, notes=(*source.notes, *notes))
-
-
 class LazyItems(Sequence[Item], abc.ABC):
     """Items that are read on access. The pickle of an instance contains no examples."""
 
@@ -221,55 +202,12 @@ class LazyItems(Sequence[Item], abc.ABC):
     def read(self, position: int) -> Item:
         """Return the item at a position in ``range(len(self))``."""
 
-    @overload
-    def __getitem__(self, key: int) -> Item: ...
-
-    @overload
-    def __getitem__(self, key: slice) -> list[Item]: ...
-
-    def __getitem__(self, key: int | slice) -> Item | list[Item]:
+    def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return [self.read(position) for position in range(*key.indices(len(self)))]
         if not -len(self) <= key < len(self):
             raise IndexError(f"item {key} of a source of {len(self)}")
         return self.read(key % len(self))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TableRows(abc.ABC):
-    """The rows of the files of a table, read in every pass and keyed by their position."""
-
-    label: str | None = None
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    """The dtypes of the columns of numbers and strings."""
-    filled: Mapping[str, str] = field(default_factory=dict)
-    """The dtypes of those that differ if missing values have a default."""
-    optional: frozenset[str] = frozenset()
-    """Columns that have a default: their missing values are omitted."""
-
-    @abc.abstractmethod
-    def located(self) -> Iterator[tuple[int | None, dict[str, Any] | SourceError]]:
-        """Yield the example of each row, or its error, with its line in a text file."""
-
-    def __iter__(self) -> Iterator[Item]:
-        for position, (_, item) in enumerate(self.located()):
-            yield item if isinstance(item, SourceError) else (position, item)
-
-    def declare(self, types: Mapping[str, str], optional: Collection[str]) -> tuple[Self, Dtypes]:
-        """Return the rows with declared types of some columns.
-
-        Args:
-            types: Declared dtypes, by column.
-            optional: Columns that have a default.
-
-        Returns:
-            The rows, and the dtypes that differ because of a default.
-        """
-        missing = frozenset(optional) - {self.label}
-        found = {name: dtype for name, dtype in self.filled.items() if name in missing}
-        declared = {name: types[name] for name in self.dtypes if name in types}
-        dtypes = {**self.dtypes, **found, **declared}
-        return replace(self, dtypes=dtypes, optional=missing), found
 
 
 def source_error(path: str, reason: str, line: int | None = None, **fields: Any) -> SourceError:
@@ -283,18 +221,7 @@ def source_error(path: str, reason: str, line: int | None = None, **fields: Any)
 
 def as_source_error(error: CoveyError, path: str) -> SourceError:
     """Return a SourceError with the fields of another error; `path` is used if it has none."""
-    names = (
-        "line",
-        "example",
-        "record",
-        "offset",
-        "feature",
-        "option",
-        "found",
-        "allowed",
-        "remedy",
-    )
-    fields = {name: getattr(error, name) for name in names}
+    fields = {name: getattr(error, name) for name in _FIELDS}
     return source_error(error.path or path, error.reason, **fields)
 
 
@@ -341,22 +268,16 @@ def open_split_files(
     for file in files:
         hub = _SHARD_OF_SPLIT.match(os.path.basename(file))
         by_split.setdefault(split_of_file(file) or (hub[1] if hub else ""), []).append(file)
-    if not any(split.lower() in SPLIT_NAMES for split in by_split) or "" in by_split:
-        by_split = {"": list(files)}
-    notes = list(itertools.chain(*(_joining_notes(*each) for each in by_split.items())))
+    is_named = any(split.lower() in SPLIT_NAMES for split in by_split) and "" not in by_split
+    by_split = by_split if is_named else {"": list(files)}
+    notes = tuple(
+        f"{len(found):,} files are read as {f'split {split!r}' if split else 'one split'}: "
+        f"{list_names(map(os.path.basename, found), 5)}"
+        for split, found in by_split.items()
+        if len({_NUMBER.sub("", os.path.basename(file)) for file in found}) > 1
+    )
     if len(by_split) == 1:
-        return add_notes(open_files(list(files)), *notes)
-    openers = {split: partial(open_files, each) for split, each in by_split.items()}
+        source = open_files(list(files))
+        return replace(source, notes=(*notes, *source.notes)) if notes else source
+    openers = {split: partial(open_files, found) for split, found in by_split.items()}
     return SourceSplits(openers, notes=notes)
-
-
-def _joining_notes(split: str, files: Sequence[str]) -> Iterator[str]:
-    """Yield the note of files that are read as one split, unless their names only number them.
-
-    >>> list(_joining_notes("", ["train-0.csv", "train-1.csv"]))
-    []
-    """
-    if len({_NUMBER.sub("", os.path.basename(file)) for file in files}) > 1:
-        name = f"split {split!r}" if split else "one split"
-        names = list_names([os.path.basename(file) for file in files], 5)
-        yield f"{len(files):,} files are read as {name}: {names}"

@@ -18,41 +18,32 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError, FormatError, SourceError
+from covey.errors import FeatureError, SourceError
 from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Image, Tensor, images
 from covey.schema.images import MAX_IMAGE_BYTES
 from covey.sources.media import check_image
-from covey.sources.registry import ProbedPath, open_files, register
+from covey.sources.registry import register_files
 from covey.sources.source import (
     Item,
     Source,
     SourceOptions,
-    SourceSplits,
     as_source_error,
     check_label,
     source_error,
 )
-from covey.untrusted import MAX_METADATA_BYTES, RegularFile, brief, check_path, read_file
+from covey.untrusted import RegularFile, brief
 
 EXTENSIONS = (".tar", ".tgz")
 MAX_MEMBER_BYTES = MAX_IMAGE_BYTES
 """Maximum size of a member."""
-MAX_MEMBERS = 1 << 24
-"""Maximum number of members of a shard."""
-MAX_SUFFIXES = 1000
-"""Maximum number of different suffixes in all shards."""
 # A pax header, or a long name. tarfile searches it in quadratic time.
 _MAX_HEADER_BYTES = 1 << 14
-_MAX_LABEL_BYTES = 4096
-_BLOCK_BYTES = 512
-_CLASS_NAMES_FILE = "classnames.txt"
 
 # As in the webdataset library: the suffix begins at the first dot of the file name.
 _MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
@@ -99,34 +90,25 @@ def _members(path: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
     """Yield the members of a shard, and the file to read them from.
 
     Raises:
-        SourceError, tarfile.TarError, OSError, EOFError: If the rest of the file is not valid.
+        tarfile.TarError, OSError, EOFError, zlib.error: If the rest of the file is not valid.
     """
     with RegularFile(path) as raw, io.BufferedReader(raw) as plain:
         is_compressed = plain.peek(2)[:2] == b"\x1f\x8b"
         file: Any = gzip.GzipFile(fileobj=plain, mode="rb") if is_compressed else plain
-        size = None if is_compressed else raw.stat().st_size
-        end, count = 0, 0
         with tarfile.open(fileobj=cast("BinaryIO", _HeaderReader(file)), mode="r:") as tar:
             while (info := tar.next()) is not None:
-                count += 1
-                # A negative size would make tarfile read the same headers again.
-                if info.size < 0 or info.offset_data < end or count > MAX_MEMBERS:
-                    reason = f"more than {MAX_MEMBERS} members" if info.size >= 0 else "its size"
-                    raise source_error(path, f"the header is not valid: {reason}")
-                is_plain = info.isreg() and not info.issparse()
-                end = info.offset_data + (info.size if is_plain else 0)
-                if size is not None and end > size:
-                    raise source_error(path, f"{brief(info.name)} is truncated")
+                if info.size < 0:  # tarfile would read the same headers again
+                    raise tarfile.ReadError(f"{brief(info.name)} has {info.size} bytes")
                 yield info, file
                 tar.members = []  # type: ignore[attr-defined]
             # tarfile takes a header that is not valid for the end of the archive.
             file.seek(tar.offset)
-            if file.read(_BLOCK_BYTES) != bytes(_BLOCK_BYTES):
-                raise source_error(path, f"there is no end of the archive at byte {tar.offset}")
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise tarfile.ReadError(f"there is no end of the archive at byte {tar.offset}")
 
 
 @dataclass
-class TarSample:
+class _TarSample:
     """A sample of a shard."""
 
     key: str
@@ -134,42 +116,26 @@ class TarSample:
     """The content of each suffix; None if it was not requested."""
     error: SourceError | None = None
 
-    def add(self, info: tarfile.TarInfo, suffix: str, path: str) -> bool:
-        """Add a member; return whether it is valid."""
-        reason = _member_fault(info, suffix)
-        if suffix in self.fields:
-            reason = "the sample has two members with this suffix"
-        if reason is not None:
-            error = source_error(path, f"member {brief(info.name)}: {reason}")
-            self.error = self.error or error
-            return False
-        self.fields[suffix] = None
-        return True
 
-
-def _member_fault(info: tarfile.TarInfo, suffix: str) -> str | None:
+def _fault(info: tarfile.TarInfo, *, is_known: bool) -> str | None:
     """Return the reason why a member is not a field; None if it is."""
     if not info.isreg() or info.issparse():
         return "it is a link, a sparse file or a special file; must be a regular file"
     if info.size > MAX_MEMBER_BYTES:
         return f"it has {info.size:,} bytes; must be at most {MAX_MEMBER_BYTES:,}"
-    if _kind_of(suffix) == "label" and info.size > _MAX_LABEL_BYTES:
-        return f"the label has {info.size} bytes; must be at most {_MAX_LABEL_BYTES}"
-    try:
-        check_path(info.name.removeprefix("./"), "the name")
-    except FormatError as error:
-        return error.reason
-    return None
+    if info.name.encode(errors="replace").decode() != info.name:
+        return "the name is not valid UTF-8"
+    return "the sample has two members with this suffix" if is_known else None
 
 
-def _samples(path: str, is_read: Callable[[int, str], bool]) -> Iterator[TarSample]:
+def _samples(path: str, is_read: Callable[[int, str], bool]) -> Iterator[_TarSample]:
     """Yield the samples of a shard; the last one has an error if the rest cannot be read.
 
     Args:
         path: The shard.
         is_read: Function of the position of a sample and a suffix: whether to read the field.
     """
-    sample: TarSample | None = None
+    sample: _TarSample | None = None
     seen: set[str] = set()
     position = -1
     try:
@@ -182,22 +148,30 @@ def _samples(path: str, is_read: Callable[[int, str], bool]) -> Iterator[TarSamp
             if sample is None or key != sample.key:
                 if sample is not None:
                     yield sample
-                sample, position = TarSample(key), position + 1
+                position, sample = position + 1, _TarSample(key)
                 if key in seen:
                     reason = f"the key {brief(key)} occurs twice; its members must be adjacent"
                     sample.error = source_error(path, reason)
                 seen.add(key)
-            if sample.add(info, suffix, path) and is_read(position, suffix):
+            fault = _fault(info, is_known=suffix in sample.fields)
+            if fault is not None:
+                error = source_error(path, f"member {brief(info.name)}: {fault}")
+                sample.error = sample.error or error
+                continue
+            sample.fields[suffix] = None
+            if is_read(position, suffix):
                 file.seek(info.offset_data)
-                sample.fields[suffix] = data = file.read(info.size)
+                data = file.read(info.size)
                 if len(data) != info.size:
                     raise EOFError(f"{brief(info.name)} is truncated")
-    except (tarfile.TarError, SourceError, OSError, EOFError, zlib.error, RecursionError) as error:
+                sample.fields[suffix] = data
+    except (tarfile.TarError, OSError, EOFError, zlib.error, RecursionError) as failure:
         if sample is not None:
             yield sample
-        reason = error.reason if isinstance(error, SourceError) else str(error)
-        reason = f"this member and all that follow cannot be read: {reason or type(error).__name__}"
-        sample = TarSample(f"/{path}", error=source_error(path, reason))
+        reason = (
+            f"this member and all that follow cannot be read: {failure or type(failure).__name__}"
+        )
+        sample = _TarSample(f"/{path}", error=source_error(path, reason))
     if sample is not None:
         yield sample
 
@@ -275,12 +249,12 @@ class _TarItems:
             if position >= begin:
                 yield sample.error or self._item(prefix + sample.key, sample, path)
 
-    def _item(self, key: str, sample: TarSample, path: str) -> Item:
+    def _item(self, key: str, sample: _TarSample, path: str) -> Item:
         example: dict[str, Any] = {}
         for suffix, data in sample.fields.items():
             try:
                 if suffix not in self.names or data is None:
-                    raise SourceError("the file was changed after it was opened")
+                    raise SourceError("this member and all that follow cannot be read")
                 self._add(example, suffix, data)
             except (SourceError, ValueError) as error:
                 reason = error.reason if isinstance(error, SourceError) else str(error)
@@ -310,16 +284,6 @@ class _TarItems:
 # Shards.
 
 
-@register(
-    "WebDataset",
-    "a WebDataset tar file, a directory or a pattern of them",
-    recognise=lambda probed: bool(probed.data_files(*EXTENSIONS)),
-)
-def open_tar(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
-    """Open tar files of samples, keyed by their names. Nothing is extracted to disk."""
-    return open_files(probed, EXTENSIONS, partial(_open_shards, probed.path, options.label))
-
-
 @dataclass
 class _Survey:
     """What the headers and the labels of shards say."""
@@ -327,7 +291,6 @@ class _Survey:
     counts: list[int] = field(default_factory=list)
     """Number of the samples of each shard."""
     keys: set[str] = field(default_factory=set)
-    suffixes: dict[str, None] = field(default_factory=dict)
     combinations: dict[tuple[str, ...], None] = field(default_factory=dict)
     """Suffixes that samples have together."""
     strings: set[str] = field(default_factory=set)
@@ -341,9 +304,6 @@ class _Survey:
         for sample in _samples(path, lambda _, suffix: _kind_of(suffix) == "label"):
             self.counts[-1] += 1
             self.keys.add(sample.key)
-            self.suffixes.update(dict.fromkeys(sample.fields))
-            if len(self.suffixes) > MAX_SUFFIXES:
-                raise source_error(path, f"there are more than {MAX_SUFFIXES} different suffixes")
             self.combinations[tuple(sample.fields)] = None
             for suffix, data in sample.fields.items():
                 value = (data or b"").strip()
@@ -352,24 +312,17 @@ class _Survey:
                 if value and suffix == "cls":
                     self.classes.add(value.decode(errors="replace"))
 
-    def shard_names(self, files: Sequence[str]) -> list[str] | None:
-        """Return the names of shards that precede keys; None if all keys are different."""
-        if len(self.keys) == sum(self.counts):
-            return None
-        names = [os.path.basename(file) for file in files]
-        return names if len(set(names)) == len(names) else list(files)
-
     def feature_names(self) -> dict[str, str]:
         """Return the feature of every suffix.
 
         ``jpg`` is ``image``, ``left.jpg`` is ``left``. Where two suffixes of a sample would be the
         same feature, they are features of their own names.
         """
-        common = ("image", "audio", "text")
         names = {}
-        for suffix in self.suffixes:
+        for suffix in (each for combination in self.combinations for each in combination):
             stem, kind = suffix.rpartition(".")[0], _kind_of(suffix)
-            names[suffix] = stem.replace(".", "_") or (kind if kind in common else suffix)
+            common = kind if kind in ("image", "audio", "text") else suffix
+            names[suffix] = stem.replace(".", "_") or common
         for combination in self.combinations:
             found = [names[suffix] for suffix in combination]
             for suffix, name in zip(combination, found, strict=True):
@@ -378,23 +331,23 @@ class _Survey:
         return names
 
 
-def _open_shards(path: str, label: str | None, files: list[str]) -> Source:
-    """Open the shards of one split."""
+@register_files("WebDataset", "WebDataset tar files", EXTENSIONS)
+def open_tar_files(path: str, options: SourceOptions, files: list[str]) -> Source:
+    """Open tar files of samples, keyed by their names. Nothing is extracted to disk."""
     survey = _Survey()
     for file in files:
         survey.add_shard(file)
-    items = _TarItems(
-        tuple(files),
-        tuple(survey.counts),
-        survey.feature_names(),
-        frozenset(survey.strings),
-        survey.shard_names(files),
-    )
-    names = _first_names(items, path)
-    check_label(label, names, path)
-    label = label or ("cls" if "cls" in names else find_label_name(names))
+    shard_names = None
+    if len(survey.keys) < sum(survey.counts):
+        shard_names = [os.path.basename(file) for file in files]
+        shard_names = shard_names if len(set(shard_names)) == len(files) else files
+    names = survey.feature_names()
+    items = _TarItems(files, survey.counts, names, frozenset(survey.strings), shard_names)
+    found = _first_names(items, path)
+    check_label(options.label, found, path)
+    label = options.label or ("cls" if "cls" in found else find_label_name(found))
     try:
-        features = _features(survey, items, label)
+        features = _features(survey, names, label)
     except FeatureError as error:
         raise as_source_error(error, path) from None
     items = replace(items, label=label)
@@ -415,33 +368,16 @@ def _first_names(items: _TarItems, path: str) -> list[str]:
     raise first
 
 
-def _features(survey: _Survey, items: _TarItems, label: str | None) -> Features | None:
+def _features(survey: _Survey, names: Mapping[str, str], label: str | None) -> Features | None:
     """Return the schema; None if it must be inferred, because of JSON or arrays."""
     kinds: dict[str, Any] = {}
-    for suffix, name in items.names.items():
+    for suffix, name in names.items():
         kind = _kind_of(suffix)
         if kind in ("json", "array"):
             return None
-        is_string = kind == "text" or suffix in items.strings
+        is_string = kind == "text" or suffix in survey.strings
         plain = Tensor("str") if is_string else Tensor("int64" if kind == "label" else "bytes")
         kinds[name] = Image() if kind == "image" else plain
-        if name == label == "cls":
-            kinds[name] = _class_label(survey, items.files[0]) or kinds[name]
+        if name == label == "cls" and is_string:
+            kinds[name] = ClassLabel(names=tuple(sorted(survey.classes)))
     return Features(kinds)
-
-
-def _class_label(survey: _Survey, shard: str) -> ClassLabel | None:
-    """Return the classes of ``cls``: strings, or integers that ``classnames.txt`` names."""
-    if "cls" in survey.strings:
-        return ClassLabel(names=tuple(sorted(survey.classes)))
-    home = os.path.dirname(os.path.abspath(shard))
-    for directory in (home, os.path.dirname(home)):
-        path = os.path.join(directory, _CLASS_NAMES_FILE)
-        if os.path.isfile(path):
-            names = read_file(path, MAX_METADATA_BYTES).decode(errors="replace").splitlines()
-            names = [name.strip() for name in names]
-            ids = map(int, survey.classes)
-            # Two classes of ImageNet have the same name.
-            if len(set(names)) == len(names) and all(-1 <= each < len(names) for each in ids):
-                return ClassLabel(names=tuple(names))
-    return None
