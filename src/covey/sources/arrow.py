@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from covey.errors import FeatureError, SourceError, import_extra
+from covey.errors import SourceError, import_extra
 from covey.labels import find_label_name
 from covey.schema import Audio, ClassLabel, Feature, Features, Image, Ragged, Tensor
 from covey.sources.media import check_image, decode_sound, sound_feature
@@ -29,7 +29,6 @@ from covey.sources.source import (
     Source,
     SourceOptions,
     SourceSplits,
-    as_source_error,
     check_label,
     source_error,
 )
@@ -298,7 +297,7 @@ def open_arrow_files(path: str, options: SourceOptions, files: list[str]) -> Sou
         path,
         _ArrowRows(files=tuple(files), types=kinds, dtypes=dtypes, filled=integers, label=label),
         length=length,
-        features=_features(kinds, label, schema, files, path),
+        features=_features(kinds, label, schema, files),
         label=label,
     )
 
@@ -346,7 +345,7 @@ def _listed(path: str, name: str) -> list[str]:
 
 
 def _features(
-    kinds: Mapping[str, Any], label: str | None, schema: Any, files: Sequence[str], path: str
+    kinds: Mapping[str, Any], label: str | None, schema: Any, files: Sequence[str]
 ) -> Features | None:
     """Return the schema; None if the type of a column must be inferred."""
     if None in kinds.values():
@@ -361,10 +360,7 @@ def _features(
         for values in _values(files, label):
             strings.update(values.cast("string").unique().to_pylist())
         declared[label] = ClassLabel(names=tuple(sorted(strings - {None, ""})))
-    try:
-        return Features(declared)
-    except FeatureError as error:
-        raise as_source_error(error, path) from None
+    return Features(declared)
 
 
 def _hugging_face_columns(schema: Any, kind: str) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError
 from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features
 from covey.sources.registry import register_files
@@ -21,7 +20,6 @@ from covey.sources.source import (
     Source,
     SourceOptions,
     SourceSplits,
-    as_source_error,
     check_label,
     source_error,
 )
@@ -75,14 +73,9 @@ class _NpzItems(LazyItems):
         if self._columns is None:
             arrays = _load(self._path)
             self._columns = {name: arrays[member] for name, member in self._members.items()}
-        return position, {
-            name: _as_python(column[position]) for name, column in self._columns.items()
-        }
-
-
-def _as_python(value: Any) -> Any:
-    """Return a row; a string of NumPy is converted to a Python string."""
-    return value.item() if isinstance(value, (np.str_, np.bytes_)) else value
+        row = {name: column[position] for name, column in self._columns.items()}
+        strings = (np.str_, np.bytes_)
+        return position, {k: v.item() if isinstance(v, strings) else v for k, v in row.items()}
 
 
 @register_files("NPZ", "an NPZ file of arrays with a row per example", (".npz",))
@@ -95,42 +88,32 @@ def open_npz(path: str, options: SourceOptions, files: list[str]) -> Source | So
     if len(files) != 1:
         raise source_error(path, f"found {len(files)} files; must have one file .npz")
     arrays = {member: array for member, array in _load(files[0]).items() if array.ndim}
-    matches = [_SPLIT.fullmatch(member) for member in arrays]
-    splits: dict[str, dict[str, str]] = {}
-    for match in matches:
-        if match is None:  # the names do not contain splits
-            members = {member: member for member in arrays}
-            return _open_arrays(files[0], arrays, members, options.label)
-        splits.setdefault(match[2], {})[match[1]] = match[0]
-    if not splits:
+    if not arrays:
         raise source_error(files[0], "there is no array with rows in this file")
-    return SourceSplits(
-        {
-            split: partial(_open_arrays, files[0], arrays, members, options.label)
-            for split, members in splits.items()
-        }
-    )
+    splits: dict[str, dict[str, str]] = {}
+    for match in map(_SPLIT.fullmatch, arrays):
+        if match is None:  # the names do not contain splits
+            return _open_arrays(files[0], arrays, dict(zip(arrays, arrays, strict=True)), options)
+        splits.setdefault(match[2], {})[match[1]] = match[0]
+    open_split = partial(_open_arrays, files[0], arrays)
+    return SourceSplits({name: partial(open_split, splits[name], options) for name in splits})
 
 
 def _open_arrays(
-    path: str, arrays: Arrays, members: Mapping[str, str], label: str | None
+    path: str, arrays: Arrays, members: Mapping[str, str], options: SourceOptions
 ) -> Source:
     """Open some members of an NPZ file, under the names that map to them."""
     given = {name: arrays[member] for name, member in members.items()}
-    check_label(label, given, path)
-    label = label or find_label_name(given, ("y",))
+    check_label(options.label, given, path)
+    label = options.label or find_label_name(given, ("y",))
     columns, names = _separate_names(given, label, path)
     members = {name: members[name] for name in columns}
     rows = _NpzItems(path, members, columns)
     if not len(rows):
         raise source_error(path, "the arrays have no rows")
-    try:
-        features = Features(_kinds(columns, names, label))
-    except FeatureError as error:
-        raise as_source_error(error, path) from None
-    return Source(
-        "NPZ", path, rows, length=len(rows), features=features, label=label, columns=columns
-    )
+    features = Features(_kinds(columns, names, label))
+    size = len(rows)
+    return Source("NPZ", path, rows, length=size, features=features, label=label, columns=columns)
 
 
 def _separate_names(

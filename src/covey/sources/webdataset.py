@@ -23,20 +23,13 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FeatureError, SourceError
+from covey.errors import SourceError
 from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Image, Tensor, images
 from covey.schema.images import MAX_IMAGE_BYTES
 from covey.sources.media import check_image
 from covey.sources.registry import register_files
-from covey.sources.source import (
-    Item,
-    Source,
-    SourceOptions,
-    as_source_error,
-    check_label,
-    source_error,
-)
+from covey.sources.source import Item, Source, SourceOptions, check_label, source_error
 from covey.untrusted import RegularFile, brief
 
 EXTENSIONS = (".tar", ".tgz")
@@ -346,10 +339,7 @@ def open_tar_files(path: str, options: SourceOptions, files: list[str]) -> Sourc
     found = _first_names(items, path)
     check_label(options.label, found, path)
     label = options.label or ("cls" if "cls" in found else find_label_name(found))
-    try:
-        features = _features(survey, names, label)
-    except FeatureError as error:
-        raise as_source_error(error, path) from None
+    features = _features(survey, names, label)
     items = replace(items, label=label)
     return Source("WebDataset", path, items, length=len(items), features=features, label=label)
 
