@@ -31,9 +31,8 @@ Content = tuple[bytes | None, Stat | None]
 _REQUEST_TIMEOUT_S = 300
 _SOCKET_TIMEOUT_S = 30
 
-# Limits on the requests in flight. Threads of drivers without an event loop have a connection each.
+# Limit on the requests in flight. Drivers without an event loop send one after the other.
 _MAX_REQUESTS = 32
-_MAX_BLOCKING_REQUESTS = 8
 
 _CHUNK_BYTES = 1 << 20
 
@@ -80,15 +79,14 @@ os.register_at_fork(after_in_child=_after_fork)
 class _Threads(ForkAware):
     """The threads that send requests, of all storages of the process."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._count = count
         self._threads: DaemonThreads | None = None
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
         with self._lock:
             if self._threads is None:
-                self._threads = DaemonThreads(self._count, "covey-request")
+                self._threads = DaemonThreads(_MAX_REQUESTS, "covey-request")
             return self._threads.submit(task)
 
     def _reset_after_fork(self) -> object:
@@ -96,7 +94,7 @@ class _Threads(ForkAware):
         return inherited
 
 
-_ASYNC, _BLOCKING = _Threads(_MAX_REQUESTS), _Threads(_MAX_BLOCKING_REQUESTS)
+_THREADS = _Threads()
 
 
 class Driver(ForkAware):
@@ -116,12 +114,12 @@ class Driver(ForkAware):
         self._options = dict(options)
         self._fsspec = _import_fsspec(url)
         self._class = _import_class(self._fsspec, url)
-        self._reset_after_fork()
+        self._connected: Any = None
+        self._serial = threading.Lock()
 
     def _reset_after_fork(self) -> object:
-        inherited = vars(self).get("_shared"), vars(self).get("_per_thread")
-        self._shared: Any = None
-        self._per_thread = threading.local()
+        inherited, self._connected = self._connected, None
+        self._serial = threading.Lock()
         return inherited
 
     def path_of(self, url: Url) -> str:
@@ -135,18 +133,11 @@ class Driver(ForkAware):
 
     @property
     def filesystem(self) -> Any:
-        """The filesystem: one for all threads if it is asynchronous, else one per thread."""
-        shared = self._shared
-        if shared is None and not hasattr(self._per_thread, "filesystem"):
-            with self._lock:
-                if self._shared is None:
-                    connected = self._connect()
-                    if not _is_async(connected):
-                        self._per_thread.filesystem = connected
-                        return connected
-                    self._shared = connected
-                shared = self._shared
-        return self._per_thread.filesystem if shared is None else shared
+        """The filesystem, which all threads share."""
+        with self._lock:
+            if self._connected is None:
+                self._connected = self._connect()
+            return self._connected
 
     @property
     def is_async(self) -> bool:
@@ -177,7 +168,8 @@ class Driver(ForkAware):
         """
         filesystem = self.filesystem
         if not self.is_async:
-            return getattr(filesystem, method)(*args, **options)
+            with self._serial:
+                return getattr(filesystem, method)(*args, **options)
         return self.wait(getattr(filesystem, f"_{method}"), *args, timeout=timeout, **options)
 
     def wait(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -208,19 +200,12 @@ class Driver(ForkAware):
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
         """Run a task that sends a request in another thread. It must not wait for other tasks."""
-        return (_ASYNC if self.is_async else _BLOCKING).submit(task)
+        return _THREADS.submit(task)
 
     def run_all(self, tasks: Iterable[Callable[[], Result]]) -> list[Result]:
         """Return the results of tasks that run concurrently."""
-        waiting = list(tasks)
-        if len(waiting) == 1:
-            return [waiting[0]()]
-        futures = [self.submit(task) for task in waiting]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+        futures = [self.submit(task) for task in tasks]
+        return [future.result() for future in futures]
 
     def _connect(self) -> Any:
         options = {**self._options, **_default_options(self._url, self._options)}
@@ -274,13 +259,8 @@ def _import_class(fsspec: Any, url: Url) -> Any:
         reason = f"unknown protocol {url.protocol!r}; supported protocols: {supported}"
         raise StorageError(reason, path=url.public) from None
     except ImportError as error:
-        known = importlib.import_module("fsspec.registry").known_implementations
-        package = known[url.protocol]["class"].split(".")[0]
-        remedy = f"pip install {package}" if package != "fsspec" else str(error)
-        if url.protocol in ("s3", "s3a", "http", "https"):
-            remedy = "pip install 'covey[remote]'"
         reason = f"the driver for {url.protocol}:// is not installed"
-        raise StorageError(reason, path=url.public, remedy=remedy) from error
+        raise StorageError(reason, path=url.public, remedy=str(error)) from error
 
 
 def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,7 @@ its status, never its text, which may contain credentials.
 
 from __future__ import annotations
 
-import errno
 import http.client
-import os
 import random
 import re
 import ssl
@@ -31,6 +29,7 @@ Result = TypeVar("Result")
 MAX_ATTEMPTS = 5
 BACKOFF_BASE_S = 0.5
 _MAX_BACKOFF_S = 20.0
+_MAX_CAUSES = 20
 
 # Forked processes share the state of any other generator, and would retry at the same moment.
 _RANDOM = random.SystemRandom()
@@ -65,18 +64,11 @@ _TYPES: dict[type[BaseException], type[StorageError] | None] = {
 # Client libraries raise these before a response exists, and derive them from Exception.
 _REFUSALS = re.compile("Credential|Authentication|SSOToken|TokenRetrieval|ProfileNot|RefreshError")
 _LOST_CONNECTIONS = re.compile("ClientConnection|ClientPayload|HTTPClient|ResponseParser|SSH")
-# None: some drivers raise an OSError without errno for any failure of the connection.
-_TRANSIENT = {None, errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ENETDOWN, errno.ENETUNREACH}
-_TRANSIENT |= {errno.EHOSTUNREACH, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
-
-_S3 = "key and secret, anon for public data, AWS_ACCESS_KEY_ID, AWS_PROFILE"
-_AZURE = "account_name and account_key, AZURE_STORAGE_CONNECTION_STRING"
-_CREDENTIALS = {
-    **dict.fromkeys(("s3", "s3a"), _S3),
-    **dict.fromkeys(("gs", "gcs"), "token, GOOGLE_APPLICATION_CREDENTIALS"),
-    **dict.fromkeys(("http", "https"), "headers with Authorization"),
-    **dict.fromkeys(("az", "abfs"), _AZURE),
-}
+_CREDENTIALS = (
+    "pass credentials in storage_options= or in the environment (headers with Authorization; "
+    "AWS_ACCESS_KEY_ID, AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, "
+    "AZURE_STORAGE_CONNECTION_STRING); some servers also refuse access to files that do not exist"
+)
 
 
 def retry(call: Callable[[], Result], url: str, action: str) -> Result:
@@ -120,10 +112,8 @@ def classify(error: BaseException) -> type[StorageError] | None:
         names = " ".join(base.__name__ for base in type(cause).__mro__)
         if _REFUSALS.search(names):
             return StoragePermissionError
-        if _LOST_CONNECTIONS.search(names):
+        if _LOST_CONNECTIONS.search(names) or isinstance(cause, OSError):
             return None
-        if isinstance(cause, OSError):
-            return None if cause.errno in _TRANSIENT else StorageError
     return StorageError
 
 
@@ -150,34 +140,24 @@ def to_storage_error(error: BaseException, url: str, action: str) -> StorageErro
         return kind(f"{protocol}:// does not support {action}", path=path)
     causes = [*_causes(error)]
     found = type(causes[-1]).__name__
-    number = getattr(causes[-1], "errno", None)
-    if isinstance(number, int):  # a full disk, for instance
-        found = f"{found}, {os.strerror(number)}"
-    for status in map(_status, causes):
-        if status is not None:
-            found = f"HTTP status {status}, {found}"
-            break
+    status = next(filter(None, map(_status, causes)), None)
+    if status is not None:
+        found = f"HTTP status {status}, {found}"
     if kind is None:
         reason = f"{action} failed {MAX_ATTEMPTS} times; the last error is {found}"
         return StorageError(reason, path=path, remedy="check the connection and the server")
     if kind is StoragePermissionError:
-        options = _CREDENTIALS.get(protocol, "the options of its driver")
-        remedy = (
-            f"pass credentials in storage_options= or in the environment ({options}); some "
-            "servers also refuse access to files that do not exist"
-        )
-        return kind(f"{action} is refused ({found})", path=path, remedy=remedy)
+        return kind(f"{action} is refused ({found})", path=path, remedy=_CREDENTIALS)
     return StorageError(f"{action} failed with {found}", path=path)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and the chain of its causes."""
     cause: BaseException | None = error
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        yield cause
-        seen.add(id(cause))
-        cause = cause.__cause__
+    for _ in range(_MAX_CAUSES):
+        if cause is not None:
+            yield cause
+            cause = cause.__cause__
 
 
 def _status(error: BaseException) -> int | None:

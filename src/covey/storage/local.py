@@ -433,17 +433,15 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
                 continue
             visited.add(identity)
             with os.scandir(os.path.join(directory, inner)) as entries:
-                for entry in entries:
-                    if is_hidden(entry.name) and not hidden:
-                        continue
-                    name = os.path.join(inner, entry.name)
-                    if _is_true(entry.is_file):
-                        yield name
-                    elif level + 1 != depth and _is_true(entry.is_dir):
-                        if entry.is_symlink():
-                            heapq.heappush(links, (level + 1, name))
-                        else:
-                            waiting.append((level + 1, name))
+                inside = [entry for entry in entries if hidden or not is_hidden(entry.name)]
+        for entry in inside:
+            name = os.path.join(inner, entry.name)
+            if _is_true(entry.is_file):
+                yield name
+            elif level + 1 != depth and _is_true(entry.is_dir) and entry.is_symlink():
+                heapq.heappush(links, (level + 1, name))
+            elif level + 1 != depth and _is_true(entry.is_dir):
+                waiting.append((level + 1, name))
 
 
 def _replace(path: str, create: Callable[[str], object]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -132,18 +130,13 @@ class RemoteStorage(Storage):
         info = self._find(url)
         if info is None or info["type"] == "directory":
             return None
-        version = version_of(info)
-        if info.get("size") is not None:
-            return Stat(int(info["size"]), version)
-        # The server does not report the size: read the file.
-        with tempfile.TemporaryDirectory() as directory:
-            target = os.path.join(directory, "file")
-            self._run(url, "reading", "get_file", target)
-            digest = hashlib.sha256()
-            with open(target, "rb") as file:
-                while chunk := file.read(_BUFFER_BYTES):
-                    digest.update(chunk)
-            return Stat(os.path.getsize(target), version or digest.hexdigest())
+        if info.get("size") is None:
+            raise StorageError(
+                "the server does not report the size of the file",
+                path=url.public,
+                remedy="copy it to a local disk, or use a server that sends Content-Length",
+            )
+        return Stat(int(info["size"]), version_of(info))
 
     def _open(self, path: str) -> RemoteFile:
         url = self._parse(path)
@@ -259,7 +252,8 @@ class RemoteStorage(Storage):
 class RemoteStream(io.RawIOBase):
     """The bytes of a remote file, in order, with prefetched ranges.
 
-    Memory is bounded by the prefetched ranges.
+    Memory is bounded by the prefetched ranges. Their number and their sizes grow while the file is
+    read in order.
 
     Args:
         file: The file.
@@ -270,14 +264,10 @@ class RemoteStream(io.RawIOBase):
         self.name = shown(file.url)
         self._file = file
         self._position = 0
-        self._reset()
-
-    def _reset(self) -> None:
-        """Drop all requests, as a forked child must: they belong to its parent."""
-        self._pid = os.getpid()
         self._ranges: deque[tuple[int, int, Future[bytes]]] = deque()
         """The begin, end and bytes of the range at the position, and of those that follow it."""
         self._requested = 0
+        self._pid = os.getpid()
 
     def readable(self) -> bool:
         return True
@@ -286,22 +276,17 @@ class RemoteStream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.state.size}
-        if whence not in bases:
-            raise ValueError(f"whence is {whence}; must be 0, 1 or 2")
-        position = bases[whence] + offset
-        if position < 0:
-            raise ValueError(f"position is {position}; must be an integer >= 0")
-        self._position = position
-        return position
+        base = {io.SEEK_CUR: self._position, io.SEEK_END: self._file.state.size}.get(whence, 0)
+        if base + offset < 0:
+            raise ValueError(f"position is {base + offset}; must be an integer >= 0")
+        self._position = base + offset
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        if self._pid != os.getpid():
-            self._reset()
         view = memoryview(buffer).cast("B")[: max(0, self._file.state.size - self._position)]
         if not view:
             return 0
-        begin, _, future = self._prefetch()
+        begin, future = self._prefetch()
         data = memoryview(future.result())[self._position - begin :][: len(view)]
         view[: len(data)] = data
         self._position += len(data)
@@ -309,22 +294,16 @@ class RemoteStream(io.RawIOBase):
 
     def close(self) -> None:
         """Cancel the requests that are not in flight yet."""
-        if not self.closed and self._pid == os.getpid():
-            self._stop()
-        super().close()
-
-    def _stop(self) -> None:
         for _, _, future in self._ranges:
             future.cancel()
-        self._reset()
+        super().close()
 
-    def _prefetch(self) -> tuple[int, int, Future[bytes]]:
-        """Return the range at the position, and request those that follow it.
-
-        The number of prefetched ranges grows with the number of ranges that were read in order.
-        """
-        if self._ranges and not self._ranges[0][0] <= self._position <= self._ranges[-1][1]:
-            self._stop()
+    def _prefetch(self) -> tuple[int, Future[bytes]]:
+        """Return the range at the position, and request those that follow it."""
+        is_near = self._ranges and self._ranges[0][0] <= self._position <= self._ranges[-1][1]
+        if not is_near or self._pid != os.getpid():  # requests of the parent of a forked child
+            self._ranges.clear()
+            self._requested, self._pid = 0, os.getpid()
         while self._ranges and self._ranges[0][1] <= self._position:
             self._ranges.popleft()
         begin = self._ranges[-1][1] if self._ranges else self._position
@@ -336,7 +315,7 @@ class RemoteStream(io.RawIOBase):
             self._ranges.append((begin, end, future))
             self._requested += 1
             begin = end
-        return self._ranges[0]
+        return self._ranges[0][0], self._ranges[0][2]
 
 
 def _pattern(url: Url) -> Pattern | None:
