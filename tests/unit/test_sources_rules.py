@@ -249,7 +249,7 @@ REFUSED = [
         "'train' have names of splits, 'car' have not",
         "splits=",
     ),
-    (["train/1.gif", "test/1.gif"], {}, "have no class directories", "splits='none'"),
+    (["train/1.gif", "test/1.gif"], {}, "without class directories", "splits='none'"),
     (["1.gif"], {}, "found 1 image without class directories", "--class-from"),
     (["a/1.gif"], {"splits": "val"}, "no directory 'val' with images", ""),
     (["a1.gif", "b.gif"], {"class_from": r"(?P<label>.)\d"}, "1 of 2 images do not match", ""),

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from covey.errors import SourceError, import_extra
-from covey.labels import find_label_name
 from covey.schema import Audio, ClassLabel, Feature, Features, Image, Ragged, Tensor
 from covey.sources.media import check_image, decode_sound, sound_feature
 from covey.sources.registry import (
@@ -26,13 +25,14 @@ from covey.sources.registry import (
 )
 from covey.sources.source import (
     Item,
+    Row,
     Source,
     SourceOptions,
     SourceSplits,
-    check_label,
+    TableRows,
+    choose_label,
     source_error,
 )
-from covey.sources.tables import Row, TableRows
 from covey.untrusted import check_path, parse_json, parsing, read_file
 
 PARQUET_EXTENSIONS = (".parquet",)
@@ -276,8 +276,7 @@ def open_arrow_files(path: str, options: SourceOptions, files: list[str]) -> Sou
     fields = {each.name: each.type for each in schema if not types.is_null(each.type)}
     if not fields or not length:
         raise source_error(path, f"there are {length} rows of {len(fields)} columns")
-    check_label(options.label, fields, path)
-    label = options.label or find_label_name(fields)
+    label = choose_label(options.label, fields, path)
     kinds, integers = {}, {}
     for name, arrow in fields.items():
         kinds[name] = _feature_of(arrow, types)

@@ -16,7 +16,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from covey._text import count_of, list_names
@@ -36,14 +35,16 @@ from covey.sources.registry import (
 from covey.sources.source import (
     Item,
     LazyItems,
+    Row,
     Source,
     SourceOptions,
     SourceSplits,
-    check_label,
+    TableRows,
+    choose_label,
+    first_names,
     open_split_files,
     source_error,
 )
-from covey.sources.tables import Row, TableRows
 from covey.splits import SPLIT_NAMES, split_order
 
 FILE_COLUMN = "file_name"
@@ -53,7 +54,6 @@ _TABLES: tuple[tuple[tuple[str, ...], Callable[[str, SourceOptions, list[str]], 
     ((*tables.LINES_EXTENSIONS, *tables.JSON_EXTENSIONS), tables.open_json_files),
     ((*arrow.PARQUET_EXTENSIONS, *arrow.ARROW_EXTENSIONS), arrow.open_arrow_files),
 )
-_INSPECTED_ROWS = 20
 
 
 # Class directories.
@@ -169,12 +169,6 @@ def _common_splits(root: str, by_first: Mapping[str, Sequence[str]], medium: Fil
             remedy=f"pass splits='{','.join(splits)}' to read these only, or pass splits='none' if "
             "all are classes",
         )
-    if splits and not any("/" in path for split in splits for path in by_first[split]):
-        raise source_error(
-            root,
-            f"{list_names(splits)} are splits by their names, but have no class directories",
-            remedy="pass splits='none' if they are classes",
-        )
     return splits
 
 
@@ -217,7 +211,8 @@ def _check_classes(
             root,
             f"found {count_of(len(found), medium.noun)} without class directories",
             remedy=f"`covey {write_arguments(root)} --class-from '(?P<label>PATTERN)'` reads file "
-            f"names; `covey {write_arguments(table)} --images COLUMN` reads a table",
+            f"names, `covey {write_arguments(table)} --images COLUMN` a table; splits='none' makes "
+            "the first directories classes",
         )
     for path, name in found:
         if name is None or (_is_utf8(name) and is_line(name)):
@@ -419,14 +414,13 @@ def _open_table(
     openers = (opener for extensions, opener in _TABLES if has_extension(path, extensions))
     opener = next(openers, tables.open_csv_files)
     source = opener(path, options, [path])
-    examples = (item[1] for item in source.examples if isinstance(item, tuple))
     known: Any = source.features
-    if known is None:  # the columns of JSON are those of its first objects
-        known = dict.fromkeys(name for each in islice(examples, _INSPECTED_ROWS) for name in each)
+    if known is None:
+        known = first_names(source.examples, source_error(path, "there is no row"), column)
     if column not in known:
-        raise source_error(path, "", option="images", found=column, choices=list(known))
+        raise source_error(path, "", option="images", found=column, choices=known)
     others = [name for name in known if name != column]
-    check_label(options.label, others, path)
+    choose_label(options.label, others, path)
     if source.label is None and len(others) == 1:
         source = opener(path, replace(options, label=others[0]), [path])
     items = _ListedFiles.open(path, files, medium, source.examples, column)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features
 from covey.sources.registry import register_files
 from covey.sources.source import (
@@ -20,7 +19,7 @@ from covey.sources.source import (
     Source,
     SourceOptions,
     SourceSplits,
-    check_label,
+    choose_label,
     source_error,
 )
 from covey.splits import SPLIT_NAMES
@@ -104,8 +103,7 @@ def _open_arrays(
 ) -> Source:
     """Open some members of an NPZ file, under the names that map to them."""
     given = {name: arrays[member] for name, member in members.items()}
-    check_label(options.label, given, path)
-    label = options.label or find_label_name(given, ("y",))
+    label = choose_label(options.label, given, path, ("y",))
     columns, names = _separate_names(given, label, path)
     members = {name: members[name] for name in columns}
     rows = _NpzItems(path, members, columns)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import abc
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from covey._text import count_of, outline
 from covey.errors import CoveyError, SourceError, check, list_names, shorten
+from covey.labels import find_label_name
 from covey.schema import Features
 from covey.splits import SPLIT_ALIASES, SPLIT_NAMES, split_of_file
 from covey.urls import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # A number in a file name, or a checksum.
 _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
@@ -24,6 +28,7 @@ _SHARD_OF_SPLIT = re.compile(r"([\w-]+)-\d{5}-of-\d{5}\.")
 _FIELDS = ("line", "example", "record", "offset", "feature", "option", "found", "allowed", "remedy")
 
 Item = tuple[str | int, dict[str, Any]] | SourceError
+Row = dict[str, Any] | SourceError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +215,46 @@ class LazyItems(Sequence[Item], abc.ABC):
         return self.read(key % len(self))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableRows(abc.ABC):
+    """The rows of the files of a table, read in every pass and keyed by their position."""
+
+    files: tuple[str, ...]
+    label: str | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """The dtypes of the columns of numbers and strings."""
+    filled: Mapping[str, str] = field(default_factory=dict)
+    """The dtypes of those that differ if missing values have a default."""
+    optional: frozenset[str] = frozenset()
+    """Columns that have a default: their missing values are omitted."""
+
+    @abc.abstractmethod
+    def located(self) -> Iterator[tuple[int | None, Row]]:
+        """Yield the example of each row, or its error, with its line in a text file."""
+
+    def __iter__(self) -> Iterator[Item]:
+        for position, (_, item) in enumerate(self.located()):
+            yield item if isinstance(item, SourceError) else (position, item)
+
+    def declare(
+        self, types: Mapping[str, str], optional: Collection[str]
+    ) -> tuple[Self, dict[str, str]]:
+        """Return the rows with declared types of some columns.
+
+        Args:
+            types: Declared dtypes, by column.
+            optional: Columns that have a default.
+
+        Returns:
+            The rows, and the dtypes that differ because of a default.
+        """
+        missing = frozenset(optional) - {self.label}
+        found = {name: dtype for name, dtype in self.filled.items() if name in missing}
+        declared = {name: types[name] for name in self.dtypes if name in types}
+        dtypes = {**self.dtypes, **found, **declared}
+        return replace(self, dtypes=dtypes, optional=missing), found
+
+
 def source_error(path: str, reason: str, line: int | None = None, **fields: Any) -> SourceError:
     """Return the error of a file, or of a line of it, without the credentials of a URL.
 
@@ -225,11 +270,43 @@ def as_source_error(error: CoveyError, path: str) -> SourceError:
     return source_error(error.path or path, error.reason, **fields)
 
 
-def check_label(label: str | None, names: Iterable[str], path: str) -> None:
-    """Raise SourceError if the requested label is not one of the features."""
+def choose_label(
+    label: str | None, names: Iterable[str], path: str, also: Sequence[str] = ()
+) -> str | None:
+    """Return the requested label, or a feature with a common name of a label.
+
+    Args:
+        label: The requested label.
+        names: Names of the features.
+        path: Path of the source, for the error.
+        also: Further common names of labels.
+
+    Raises:
+        SourceError: If the requested label is not one of the features.
+    """
     listed = list(names)
     if label is not None and label not in listed:
         raise source_error(path, "", option="label", found=label, choices=listed)
+    return label or find_label_name(listed, also)
+
+
+def first_names(items: Iterable[Item], error: SourceError, label: str | None = None) -> list[str]:
+    """Return the features of the first valid examples, up to one that has the requested label.
+
+    Raises:
+        SourceError: If there is no valid example: the first error, or `error` if there is none.
+    """
+    names: dict[str, None] = {}
+    for position, item in enumerate(items):
+        if isinstance(item, SourceError):
+            error = item if position == 0 else error
+            continue
+        names.update(dict.fromkeys(item[1]))
+        if label is None or label in names:
+            break
+    if not names:
+        raise error
+    return list(names)
 
 
 def choose_split(names: Iterable[str], split: str | None, path: str) -> str:

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import abc
 import csv
 import gzip
 import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covey._core import is_same_in_float32
 from covey._text import list_names
 from covey.errors import SourceError, check
-from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.lattice import MAX_EXACT_FLOAT64, float_dtype
 from covey.sources.registry import has_extension, register_files
 from covey.sources.source import (
-    Item,
+    Row,
     Source,
     SourceOptions,
-    check_label,
+    TableRows,
+    choose_label,
+    first_names,
     source_error,
 )
 from covey.untrusted import RegularFile, brief
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 CSV_EXTENSIONS = (".csv", ".tsv", ".tab")
 LINES_EXTENSIONS = (".jsonl", ".ndjson", ".jsonlines")
@@ -57,48 +54,6 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 # The limit of the csv module, 131,072 characters, is one for the process. It is only raised.
 csv.field_size_limit(max(MAX_CELL_CHARACTERS, csv.field_size_limit()))
-
-Row = dict[str, Any] | SourceError
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TableRows(abc.ABC):
-    """The rows of the files of a table, read in every pass and keyed by their position."""
-
-    files: tuple[str, ...]
-    label: str | None = None
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    """The dtypes of the columns of numbers and strings."""
-    filled: Mapping[str, str] = field(default_factory=dict)
-    """The dtypes of those that differ if missing values have a default."""
-    optional: frozenset[str] = frozenset()
-    """Columns that have a default: their missing values are omitted."""
-
-    @abc.abstractmethod
-    def located(self) -> Iterator[tuple[int | None, Row]]:
-        """Yield the example of each row, or its error, with its line in a text file."""
-
-    def __iter__(self) -> Iterator[Item]:
-        for position, (_, item) in enumerate(self.located()):
-            yield item if isinstance(item, SourceError) else (position, item)
-
-    def declare(
-        self, types: Mapping[str, str], optional: Collection[str]
-    ) -> tuple[Self, dict[str, str]]:
-        """Return the rows with declared types of some columns.
-
-        Args:
-            types: Declared dtypes, by column.
-            optional: Columns that have a default.
-
-        Returns:
-            The rows, and the dtypes that differ because of a default.
-        """
-        missing = frozenset(optional) - {self.label}
-        found = {name: dtype for name, dtype in self.filled.items() if name in missing}
-        declared = {name: types[name] for name in self.dtypes if name in types}
-        dtypes = {**self.dtypes, **found, **declared}
-        return replace(self, dtypes=dtypes, optional=missing), found
 
 
 # Text.
@@ -404,8 +359,7 @@ def open_csv_files(path: str, options: SourceOptions, files: list[str]) -> Sourc
                 f"{list_names(first.names)}",
                 remedy="open one of the files, or a pattern of files with the same columns",
             )
-    check_label(options.label, first.names, first.path)
-    rows = _CsvRows.survey(tables, options.label or find_label_name(first.names))
+    rows = _CsvRows.survey(tables, choose_label(options.label, first.names, first.path))
     kinds: dict[str, Any] = {name: Tensor(each) for name, each in rows.dtypes.items()}
     if rows.label is not None and rows.classes is not None:
         kinds[rows.label] = ClassLabel(names=rows.classes)
@@ -513,19 +467,8 @@ class _JsonRows(TableRows):
 def open_json_files(path: str, options: SourceOptions, files: list[str]) -> Source:
     """Open the files of one split."""
     rows = _JsonRows(files=tuple(files), encoding=options.encoding, field=options.field)
-    names: dict[str, None] = {}
     error = source_error(files[0], "there is no example in this file")
-    for position, (_, item) in enumerate(rows.located()):
-        if isinstance(item, SourceError):
-            error = item if position == 0 else error
-            continue
-        names.update(dict.fromkeys(item))
-        if options.label is None or options.label in item:
-            break
-    if not names:
-        raise error
-    check_label(options.label, names, files[0])
-    label = options.label or find_label_name(names)
+    label = choose_label(options.label, first_names(rows, error, options.label), files[0])
     is_lines = all(_has_lines(file, options.encoding) for file in files)
     return Source(
         "JSON Lines" if is_lines else "JSON",

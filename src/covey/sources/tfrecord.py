@@ -26,7 +26,7 @@ from covey.sources.source import (
     SourceOptions,
     SourceSplits,
     as_source_error,
-    check_label,
+    choose_label,
     open_split_files,
     source_error,
 )
@@ -148,7 +148,7 @@ def _open_files(path: str, label: str | None, files: list[str]) -> Source:
     if not len(dataset):
         raise source_error(path, "there are no records")
     features = Features({name: _writable(kind) for name, kind in dataset.features.items()})
-    check_label(label, features, path)
+    choose_label(label, features, path)
     root = os.path.commonpath([os.path.dirname(file) for file in files])
     items = _DatasetItems(dataset, root, files, "all")
     label = label or guess_label(features)
@@ -193,7 +193,7 @@ def _open_split(layout: Layout, split: str, label: str | None) -> Source:
     features = dataset.features
     if layout.features is not None:  # which may have classes of other splits
         features = add_classes(features, layout.features)
-    check_label(label, features, path)
+    choose_label(label, features, path)
     items = _DatasetItems(dataset, path, path, split)
     label = label or layout.label or guess_label(features)
     return Source("TFDS directory", path, items, length=len(items), features=features, label=label)

@@ -24,12 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import SourceError
-from covey.labels import find_label_name
 from covey.schema import ClassLabel, Features, Image, Tensor, images
 from covey.schema.images import MAX_IMAGE_BYTES
 from covey.sources.media import check_image
 from covey.sources.registry import register_files
-from covey.sources.source import Item, Source, SourceOptions, check_label, source_error
+from covey.sources.source import (
+    Item,
+    Source,
+    SourceOptions,
+    choose_label,
+    first_names,
+    source_error,
+)
 from covey.untrusted import RegularFile, brief
 
 EXTENSIONS = (".tar", ".tgz")
@@ -336,26 +342,13 @@ def open_tar_files(path: str, options: SourceOptions, files: list[str]) -> Sourc
         shard_names = shard_names if len(set(shard_names)) == len(files) else files
     names = survey.feature_names()
     items = _TarItems(files, survey.counts, names, frozenset(survey.strings), shard_names)
-    found = _first_names(items, path)
-    check_label(options.label, found, path)
-    label = options.label or ("cls" if "cls" in found else find_label_name(found))
+    error = source_error(path, "there is no member of the form KEY.SUFFIX")
+    found = first_names(items, error, options.label)
+    is_class = options.label is None and "cls" in found
+    label = "cls" if is_class else choose_label(options.label, found, path)
     features = _features(survey, names, label)
     items = replace(items, label=label)
     return Source("WebDataset", path, items, length=len(items), features=features, label=label)
-
-
-def _first_names(items: _TarItems, path: str) -> list[str]:
-    """Return the features of the first valid sample.
-
-    Raises:
-        SourceError: If there is no sample; the error of the first one, if none is valid.
-    """
-    first = source_error(path, "there is no member of the form KEY.SUFFIX")
-    for position, item in enumerate(items):
-        if not isinstance(item, SourceError):
-            return list(item[1])
-        first = item if position == 0 else first
-    raise first
 
 
 def _features(survey: _Survey, names: Mapping[str, str], label: str | None) -> Features | None:
