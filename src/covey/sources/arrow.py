@@ -56,15 +56,12 @@ def _feature_of(arrow: Any, types: Any) -> Any:
     """Return the feature of an Arrow type, or a dict of them; None if it must be inferred."""
     if types.is_dictionary(arrow):
         return _feature_of(arrow.value_type, types)
-    if types.is_boolean(arrow):
-        return Tensor("bool")
-    if types.is_integer(arrow):
-        return Tensor(str(arrow))
-    if types.is_floating(arrow):
-        return Tensor(_FLOATS[str(arrow)])
-    if _is_stored_as_string(arrow, types) or "string" in str(arrow).split("_"):
+    name = str(arrow)
+    if types.is_boolean(arrow) or types.is_integer(arrow) or types.is_floating(arrow):
+        return Tensor(_FLOATS.get(name, name))
+    if _is_stored_as_string(arrow, types) or "string" in name.split("_"):
         return Tensor("str")
-    if str(arrow).startswith(("binary", "large_binary", "fixed_size_binary")):
+    if name.startswith(("binary", "large_binary", "fixed_size_binary")):
         return Tensor("bytes")
     if types.is_struct(arrow):
         fields = {field.name: _feature_of(field.type, types) for field in arrow}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey._files import is_hidden
 from covey._text import count_of, list_names
-from covey.errors import CoveyError, DatasetError, SourceError
+from covey.errors import CoveyError, DatasetError, SourceError, check
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, INFO_FILE, SHARD_INFO_FILE
 from covey.sources.source import (
     Source,
@@ -408,14 +408,10 @@ def find_kind(name: str) -> Kind:
     Raises:
         SourceError: If there is no such format.
     """
-
-    def fold(text: str) -> str:
-        return text.lower().replace("-", " ").replace("_", " ")
-
-    for kind in KINDS.values():
-        if fold(kind.name) == fold(name):
-            return kind
-    raise SourceError(option="kind", found=name, choices=KINDS)
+    names = {each.lower(): each for each in KINDS}
+    found = names.get(name.lower().replace("-", " ").replace("_", " "), "")
+    check("kind", name, found, tuple(KINDS), error=SourceError)
+    return KINDS[found]
 
 
 def open_files(

@@ -18,10 +18,10 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covey.errors import SourceError
 from covey.schema import ClassLabel, Features, Image, Tensor, images
@@ -66,25 +66,6 @@ def _kind_of(suffix: str) -> str:
 # Archives.
 
 
-class _HeaderReader(io.RawIOBase):
-    """A tar file, of which only headers are read; tarfile trusts the sizes in them."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__()
-        self._file = file
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {size} bytes")
-        return cast("bytes", self._file.read(size))
-
-
 def _members(path: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
     """Yield the members of a shard, and the file to read them from.
 
@@ -94,7 +75,14 @@ def _members(path: str) -> Iterator[tuple[tarfile.TarInfo, Any]]:
     with RegularFile(path) as raw, io.BufferedReader(raw) as plain:
         is_compressed = plain.peek(2)[:2] == b"\x1f\x8b"
         file: Any = gzip.GzipFile(fileobj=plain, mode="rb") if is_compressed else plain
-        with tarfile.open(fileobj=cast("BinaryIO", _HeaderReader(file)), mode="r:") as tar:
+
+        def read_header(size: int) -> bytes:  # tarfile trusts the sizes in headers
+            if not 0 <= size <= _MAX_HEADER_BYTES:
+                raise tarfile.ReadError(f"a header of {size} bytes")
+            return cast("bytes", file.read(size))
+
+        headers: Any = SimpleNamespace(tell=file.tell, seek=file.seek, read=read_header)
+        with tarfile.open(fileobj=headers, mode="r:") as tar:
             while (info := tar.next()) is not None:
                 if info.size < 0:  # tarfile would read the same headers again
                     raise tarfile.ReadError(f"{brief(info.name)} has {info.size} bytes")
@@ -184,29 +172,20 @@ def _decode(data: bytes, kind: str) -> Any:
     Raises:
         SourceError: If it is not valid.
     """
-    match kind:
-        case "image":
-            return check_image(data)
-        case "array":
-            return _decode_array(data)
-        case "audio" | "bytes":
-            return data
+    if kind == "image":
+        return check_image(data)
+    if kind in ("audio", "bytes"):
+        return data
     try:
+        if kind == "array":
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         text = data.decode()
         return json.loads(text) if kind == "json" else text.strip() if kind == "label" else text
     except UnicodeDecodeError as error:
-        raise SourceError(f"byte {data[error.start]:#04x} is not valid UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"is not valid JSON: {error}") from None
-
-
-def _decode_array(data: bytes) -> NDArray[Any]:
-    """Return the array of an NPY file."""
-    try:
-        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except Exception as error:  # also TokenError, of a header that is not Python
-        raise SourceError(f"is not a valid NPY file: {error}") from None
-    return array
+        reason = f"byte {data[error.start]:#04x} is not valid UTF-8"
+    except Exception as error:  # also TokenError, of an array whose header is not Python
+        reason = f"is not {'a valid NPY file' if kind == 'array' else 'valid JSON'}: {error}"
+    raise SourceError(reason)
 
 
 @dataclass(frozen=True, eq=False)
