@@ -108,25 +108,35 @@ class ProbedPath:
             return self.below
         return tuple(os.path.join(self.path, each) for each in self.below if "/" not in each)
 
+    @cached_property
+    def _homes(self) -> dict[str, list[str]]:
+        """Names of the files in each directory that may have those of a source."""
+        homes: dict[str, list[str]] = {}
+        for each in self.below:
+            home, name = os.path.split(each) if self.is_directory else ("", each)
+            if home in ("", "data") or home.lower() in SPLIT_NAMES:
+                homes.setdefault(home, []).append(name)
+        return homes
+
     def data_files(self, *extensions: str) -> dict[str, list[str]]:
         """Return the files with some extensions, by split.
 
         The split is ``""`` for files at the top level, in a pattern, or in ``data/``. If there are
         none, they are those of directories that have names of splits.
         """
-        found: dict[str, list[str]] = {}
-        for each in self.below:
-            home, name = os.path.split(each)
-            if has_extension(name, extensions) and (self.is_file or not _is_metadata(name)):
-                key, file = (
-                    (home, os.path.join(self.path, each)) if self.is_directory else ("", each)
-                )
-                found.setdefault(key, []).append(file)
-        files = found.get("") or found.get("data")
+        root = self.path if self.is_directory else ""
+        found = {
+            home: [os.path.join(root, home, each) for each in names if self._has(each, extensions)]
+            for home, names in self._homes.items()
+        }
+        files = found.pop("", None) or found.pop("data", None)
         if files:
             return {"": files}
-        names = sorted((each for each in found if each.lower() in SPLIT_NAMES), key=split_order)
-        return {name: found[name] for name in names}
+        return {home: found[home] for home in sorted(found, key=split_order) if found[home]}
+
+    def _has(self, name: str, extensions: tuple[str, ...]) -> bool:
+        is_metadata = _is_metadata(os.path.basename(name)) and not self.is_file
+        return has_extension(name, extensions) and not is_metadata
 
     def describe(self) -> str:
         """Return a description of the content, for messages."""
