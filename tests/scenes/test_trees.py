@@ -117,7 +117,7 @@ def test_ambiguous_tree_exits_with_an_error(capsys):
     put("train/owl", "val/owl", "extra")
     assert covey_write("photos", "data") == 1
     error = capsys.readouterr().err
-    assert "'extra' have not" in error
+    assert "others have not, 'extra'" in error
     assert "--splits" in error
     assert not os.path.exists("data")
     assert covey_write("photos", "data", "--splits=train", "--splits=val") == 0

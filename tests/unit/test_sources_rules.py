@@ -246,7 +246,7 @@ REFUSED = [
     (
         ["train/owl/1.gif", "car/1.gif"],
         {},
-        "'train' have names of splits, 'car' have not",
+        "have names of splits, 'train', and others have not, 'car'",
         "splits=",
     ),
     (["train/1.gif", "test/1.gif"], {}, "without class directories", "splits='none'"),

@@ -165,7 +165,8 @@ def _common_splits(root: str, by_first: Mapping[str, Sequence[str]], medium: Fil
     if splits and others:
         raise source_error(
             root,
-            f"{list_names(splits)} have names of splits, {list_names(others)} have not",
+            f"some directories have names of splits, {list_names(splits)}, and others have not, "
+            f"{list_names(others)}",
             remedy=f"pass splits='{','.join(splits)}' to read these only, or pass splits='none' if "
             "all are classes",
         )
