@@ -66,7 +66,8 @@ class PyPrefetcher {
                const std::vector<ImageArgument>& images, std::uint64_t seed, std::size_t parts)
       : gather_(gather),
         steps_(steps),
-        depth_(threads == 0 ? 1 : depth),
+        has_threads_(threads > 0),
+        depth_(has_threads_ ? depth : 1),
         parts_(threads == 0 ? 1 : parts),
         allocate_(std::move(allocate)),
         reuse_buffers_(reuse_buffers),
@@ -115,7 +116,7 @@ class PyPrefetcher {
         std::make_unique<Prefetcher>([this](std::uint64_t step, std::size_t part,
                                             std::size_t set) { return make(step, part, set); },
                                      steps, threads, parts_);
-    keep_depth();
+    if (has_threads_) keep_depth();
   }
   PyPrefetcher(const PyPrefetcher&) = delete;
   ~PyPrefetcher() { close(); }
@@ -134,6 +135,7 @@ class PyPrefetcher {
     check_open();
     if (taken_ == steps_) throw nb::index_error("all batches were returned");
     reclaim();
+    keep_depth();
     const Prefetcher::Result result = take();
     ++taken_;
     std::optional<Columns> views;
@@ -145,7 +147,7 @@ class PyPrefetcher {
     } else {
       give_back(result.set);
     }
-    keep_depth();
+    if (has_threads_) keep_depth();
     return views;
   }
 
@@ -209,7 +211,8 @@ class PyPrefetcher {
     prefetcher_->give(set);
   }
 
-  // Keeps `depth` sets in circulation while the caller holds others.
+  // Keeps `depth` sets in circulation. Threads write them while the caller holds others; without
+  // threads, the set that it released is written again, which is still in the cache.
   void keep_depth() {
     while (kept_ < depth_) {
       BufferSet set = allocate();
@@ -239,6 +242,7 @@ class PyPrefetcher {
   const OptionalIds record_ids_, class_ids_;  // keep the memory alive
   std::uint64_t steps_;
   std::uint64_t taken_ = 0;
+  bool has_threads_;
   std::size_t depth_;
   std::size_t parts_;
   nb::callable allocate_;
