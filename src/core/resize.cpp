@@ -218,8 +218,10 @@ void resize_deep(const Rows<std::uint8_t>& in, const Weights& weights, float* to
 
 }  // namespace
 
-void Weights::compute(double begin, double end, std::uint32_t low, std::uint32_t high,
-                      std::uint32_t size, bool is_reversed, bool is_deep) {
+void Weights::compute(const Axis& axis) {
+  if (axis == last_) return;
+  last_ = {};
+  const auto [begin, end, low, high, size, is_reversed, is_deep] = axis;
   const double scale = (end - begin) / size;
   const double support = std::max(scale, 1.0);
   const std::size_t taps = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
@@ -254,6 +256,7 @@ void Weights::compute(double begin, double end, std::uint32_t low, std::uint32_t
     }
     ranges[to] = {static_cast<std::uint32_t>(first - low), static_cast<std::uint32_t>(count)};
   }
+  last_ = axis;
   if (is_deep) return;
   precision = 0;
   while (precision < kMaxPrecision && largest * (2 << precision) < kMaxWeight) ++precision;
@@ -282,10 +285,10 @@ void Resizer::begin(const Box& box, std::uint32_t reduction, bool is_flipped,
   size_ = spec.size;
   channels_ = spec.channels;
   is_deep_ = spec.is_deep;
-  horizontal_.compute(scaled(box.left), scaled(box.right()), needed_.left, needed_.right(),
-                      size_.width, is_flipped, is_deep_);
-  vertical_.compute(scaled(box.top), scaled(box.bottom()), needed_.top, needed_.bottom(),
-                    size_.height, false, is_deep_);
+  horizontal_.compute({scaled(box.left), scaled(box.right()), needed_.left, needed_.right(),
+                       size_.width, is_flipped, is_deep_});
+  vertical_.compute({scaled(box.top), scaled(box.bottom()), needed_.top, needed_.bottom(),
+                     size_.height, false, is_deep_});
   stride_ = size_.width * channels_ + kPadding;
   if (needed_.height > kMaxBytes / sizeof(float) / stride_) throw std::bad_alloc();
   if (is_deep_) {

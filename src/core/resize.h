@@ -23,10 +23,21 @@ struct Weights {
   std::vector<double> exact;        // of 16-bit images
   int precision = 0;
 
-  // The weights that resize [begin, end) of an axis to `size` pixels; pixels outside [low, high)
-  // are not used. Positions are relative to `low`. The weights of a pixel sum to 2^precision.
-  void compute(double begin, double end, std::uint32_t low, std::uint32_t high, std::uint32_t size,
-               bool is_reversed, bool is_deep);
+  // [begin, end) of an axis is resized to `size` pixels; pixels outside [low, high) are not used.
+  struct Axis {
+    double begin = 0, end = 0;
+    std::uint32_t low = 0, high = 0, size = 0;
+    bool is_reversed = false, is_deep = false;
+
+    bool operator==(const Axis&) const = default;
+  };
+
+  // Computes the weights of an axis, unless it is the last one: images often have one size.
+  // Positions are relative to `low`. The weights of a pixel sum to 2^precision.
+  void compute(const Axis& axis);
+
+ private:
+  Axis last_;
 };
 
 // Decoded rows in memory: [first, first + count) of an image, from the column `left` on.

@@ -215,7 +215,7 @@ TEST(weights_sum_to_one) {
     const std::uint32_t length = side(random, 3000), size = side(random, 300);
     const double begin = random() % 8 / 8., end = begin + length;
     const auto high = static_cast<std::uint32_t>(std::ceil(end));
-    weights.compute(begin, end, 0, high, size, random() % 2 == 0, false);
+    weights.compute({begin, end, 0, high, size, random() % 2 == 0, false});
     CHECK(weights.stride % 2 == 0 && weights.fixed.size() == size * weights.stride);
     for (std::uint32_t i = 0; i < size; ++i) {
       const auto [first, count] = weights.ranges[i];
@@ -273,8 +273,8 @@ TEST(resize_kernels_agree) {
       const bool is_extreme = random() % 4 == 0;
       Weights across, down;
       const double left = random() % 8 / 8., right = width - random() % 8 / 8. * (width - left) / 2;
-      across.compute(left, right, 0, width, size.width, random() % 2 == 0, false);
-      down.compute(0, rows, 0, rows, size.height, false, false);
+      across.compute({left, right, 0, width, size.width, random() % 2 == 0, false});
+      down.compute({0, rows, 0, rows, size.height, false, false});
       const std::size_t stride = 4 * width + random() % 20;
       Exact in(std::string((rows - 1) * stride + 4 * width + 8, '\0'));
       for (std::size_t i = 0; i < in.size(); ++i) {
