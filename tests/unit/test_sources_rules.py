@@ -326,7 +326,7 @@ def keys(source):
         ("metadata.csv", ["1.gif", "x/2.gif"], {}),
         ("metadata.jsonl", ["1.gif", "x/2.gif"], {}),
         ("metadata.csv", ["1.gif", "x/2.gif"], {"named": True}),
-        ("birds.csv", ["1.gif", "x/2.gif"], {"images": "id", "named": True}),
+        ("birds.csv", ["1.gif", "x/2.gif"], {"images": "file_name", "named": True}),
         ("birds.csv", ["1", "2"], {"images": "id", "named": True}),
         ("birds.csv", ["./1.gif", "photos/x/2.gif"], {"images": "id", "named": True, "home": "."}),
         ("birds.json", ["1", "x/2"], {"images": "id", "named": True}),
@@ -346,7 +346,10 @@ def test_tables_of_images(table, names, options):
     else:
         content = "\n".join(map(json.dumps, rows))
     path = save(f"{home}/{table}", content)
-    images = {} if column == "file_name" else {"images": column}
+    if table == "birds.csv":
+        plain = open_source(path)
+        assert (plain.kind, bool(plain.notes)) == ("CSV", column == "file_name")
+    images = {} if table.startswith("metadata") else {"images": column}
     source = open_source(path if is_named else home, **images, label="bird")
     assert (source.kind, source.length, source.notes) == ("image table", 2, ())
     assert list(source.examples) == [

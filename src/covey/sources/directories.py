@@ -25,6 +25,7 @@ from covey.schema.types import is_line
 from covey.sources import arrow, tables
 from covey.sources.media import IMAGES, SOUNDS, FileKind
 from covey.sources.registry import (
+    FILE_COLUMN,
     METADATA_TABLES,
     ProbedPath,
     has_extension,
@@ -47,8 +48,6 @@ from covey.sources.source import (
 )
 from covey.splits import SPLIT_NAMES, split_order
 
-FILE_COLUMN = "file_name"
-"""Column of the files in a table of Hugging Face."""
 _TABLES: tuple[tuple[tuple[str, ...], Callable[[str, SourceOptions, list[str]], Source]], ...] = (
     (tables.CSV_EXTENSIONS, tables.open_csv_files),
     ((*tables.LINES_EXTENSIONS, *tables.JSON_EXTENSIONS), tables.open_json_files),
@@ -437,7 +436,8 @@ def _open_table(
         made = {medium.feature: medium.infer(below), items.path_feature: "str"}
         features = Features({**made, **{name: features[name] for name in others}})
     kind = f"{medium.feature} table"
-    return replace(source, kind=kind, examples=items, length=len(items), features=features), items
+    source = replace(source, kind=kind, examples=items, length=len(items), features=features)
+    return replace(source, notes=()), items
 
 
 def _notes(opened: Sequence[_ListedFiles], homes: Mapping[str, _Files]) -> Iterator[str]:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 HEAD_BYTES = 1 << 16
 METADATA_TABLES = ("metadata.csv", "metadata.jsonl")
 """Tables that list the files of a directory, as Hugging Face names them."""
+FILE_COLUMN = "file_name"
+"""Their column of the files."""
 STATE_FILE, DICT_FILE = "state.json", "dataset_dict.json"
 """Metadata of what ``datasets.save_to_disk`` writes: a dataset, a dictionary of datasets."""
 

@@ -20,7 +20,7 @@ from covey._text import list_names
 from covey.errors import SourceError, check
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.lattice import MAX_EXACT_FLOAT64, float_dtype
-from covey.sources.registry import has_extension, register_files
+from covey.sources.registry import FILE_COLUMN, has_extension, register_files
 from covey.sources.source import (
     Row,
     Source,
@@ -40,6 +40,10 @@ MAX_CELL_CHARACTERS = 64 << 20
 MAX_TEXT_CHARACTERS = 1 << 30
 """Maximum length of a line, and of a JSON file that must be in memory as a whole."""
 
+_FILES_NOTE = (
+    f"column {FILE_COLUMN!r} is read as strings; images={FILE_COLUMN!r} (--images {FILE_COLUMN}) "
+    "reads the files that it names"
+)
 _DELIMITERS = (",", "\t", ";", "|")
 _CHUNK_ROWS = 4096
 _ENCODING = "pass encoding= if it is another one, such as 'latin-1' or 'utf-16'"
@@ -370,6 +374,7 @@ def open_csv_files(path: str, options: SourceOptions, files: list[str]) -> Sourc
         length=rows.length,
         features=Features(kinds),
         label=rows.label,
+        notes=(_FILES_NOTE,) if FILE_COLUMN in first.names else (),
         label_hint="" if options.columns else "pass columns= if the first row is not a header",
     )
 
