@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _show_examples(dataset: Dataset, options: argparse.Namespace) -> None:
     from covey.cli.values import example_lines, to_json
-    from covey.view.summaries import read_examples
+    from covey.view.examples import read_examples
 
     chosen = choose_ids(dataset, options.ids, getattr(options, "class"))
     examples = read_examples(dataset, chosen, options.select)
@@ -188,7 +188,7 @@ def choose_ids(
 
 def _show_batch(dataset: Dataset, options: argparse.Namespace) -> None:
     from covey.cli.values import example_lines, to_json
-    from covey.view.summaries import read_examples
+    from covey.view.examples import read_examples
 
     batch = _draw(dataset, options)
     classes = batch["classes"]
@@ -283,7 +283,7 @@ def _image_feature(dataset: Dataset, number: int, selected: Sequence[str] | None
     from covey.errors import FeatureError
     from covey.schema import Image
     from covey.schema.images import read_header
-    from covey.view.pictures import pixels_shape
+    from covey.view.media import pixels_shape
 
     kinds = dataset.features if selected is None else dataset.features.select(selected)
     images = [
@@ -314,7 +314,7 @@ def _thumbnail(dataset: Dataset, name: str, number: int) -> Picture | None:
     from covey.errors import FeatureError
     from covey.schema import Image
     from covey.schema.images import import_pillow
-    from covey.view.pictures import pixels_shape
+    from covey.view.media import pixels_shape
 
     kind, pixels = dataset.features[name], _value(dataset, name, number)
     if isinstance(pixels, bytes):

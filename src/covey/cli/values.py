@@ -114,7 +114,7 @@ def example_lines(example: dict[str, Any], hidden: str | None = None) -> Iterato
     """Yield the lines of an example: its class and its location, then a line for each value.
 
     Args:
-        example: An example of :func:`covey.view.summaries.read_examples`.
+        example: An example of :func:`covey.view.examples.read_examples`.
         hidden: Feature that is not listed: the label, which is the class.
     """
     shard = example["shard"].replace("\\", "/").rpartition("/")[2]
@@ -139,7 +139,7 @@ def describe_value(value: Any) -> str:
     >>> print(describe_value("owl\x1b[2J"))
     'owl\u001b[2J'
     >>> import numpy as np
-    >>> from covey.view.summaries import summarize
+    >>> from covey.view.examples import summarize
     >>> print(describe_value(summarize(np.array([0.5, 1.5], "float32"), Tensor("float32"))))
     float32 (2,): 0.5, 1.5; min 0.5, max 1.5, mean 1
     """

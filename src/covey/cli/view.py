@@ -54,7 +54,13 @@ def run(options: argparse.Namespace) -> None:
         if options.embeddings is not None:
             session.embeddings = Embeddings.of(session, options.embeddings)
         is_local = is_loopback(options.host)
-        view = View(session, host=options.host, port=options.port, allow_frames=is_local)
+        view = View(
+            session,
+            host=options.host,
+            port=options.port,
+            allow_frames=is_local,
+            in_thread=False,
+        )
     except BaseException:
         session.close()
         raise
@@ -72,4 +78,4 @@ def run(options: argparse.Namespace) -> None:
             )
         if not options.no_browser and not view.open_browser() and not options.quiet:
             print_message("no browser was found; open the URL, and press Ctrl-C to end")
-        view.wait()
+        view.run()

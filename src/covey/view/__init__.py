@@ -1,10 +1,9 @@
 """``covey view``: a page with the examples, the classes and the batches of a dataset.
 
-:class:`View` is a running server. A request is read by ``requests`` and goes through ``server``
-(security, files of the page) to a function of ``overview``, ``examples``, ``batches`` or
-``embeddings``, which gets the ``Session`` and the ``Query``, and returns a ``Response``
-(``messages``). ``page`` has the files of the page: ES modules and CSS, which browsers load as they
-are.
+:class:`View` is a running server. ``server`` checks a request, and calls a function of
+``overview``, ``examples``, ``media``, ``batches`` or ``embeddings`` with its ``parameters``: the
+``Session``, or the dataset of a split, and Python values. ``page`` has the files of the page: ES
+modules and CSS, which browsers load as they are.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ import html
 import os
 import sys
 import threading
-import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from covey.view import batches, embeddings, examples, overview
+from covey._fork import ForkAware
 from covey.view.embeddings import Embeddings
 from covey.view.server import LOOPBACK, Server
 from covey.view.session import Session
@@ -26,24 +23,10 @@ if TYPE_CHECKING:
     from covey.dataset.dataset import Dataset
     from covey.loader import Loader
 
-ROUTES = {
-    **overview.ROUTES,
-    **examples.ROUTES,
-    **batches.ROUTES,
-    **embeddings.ROUTES,
-}
-"""The function for each URL path."""
-
-POSTS = frozenset({"/api/state"})
-"""URL paths that accept POST, because their parameters are long."""
-
-SLOW = frozenset({"/api/points", "/api/neighbours", "/api/disagreements"})
-"""URL paths of requests that may take seconds: projections, and scans of vectors."""
-
 IFRAME_HEIGHT = 720
 
 
-class View:
+class View(ForkAware):
     """A running server; ``ds.view()`` and ``loader.view()`` return it.
 
     In a notebook it is displayed as the page. It ends with :meth:`close`, or with the process.
@@ -53,6 +36,7 @@ class View:
         host: Address to bind to.
         port: Port; 0 for any.
         allow_frames: Whether local pages, notebooks for instance, may embed the page.
+        in_thread: Whether a thread answers the requests; otherwise :meth:`run` does.
     """
 
     def __init__(
@@ -62,17 +46,19 @@ class View:
         host: str = LOOPBACK,
         port: int = 0,
         allow_frames: bool = True,
+        in_thread: bool = True,
     ) -> None:
+        super().__init__()
         self._process = os.getpid()
         self._session = session
-        self._server = Server(
-            session, ROUTES, host=host, port=port, posts=POSTS, slow=SLOW, allow_frames=allow_frames
-        )
-        os.register_at_fork(after_in_child=partial(_release_port, weakref.ref(self._server)))
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="covey view", daemon=True
-        )
-        self._thread.start()
+        self._server = Server(session, host=host, port=port, allow_frames=allow_frames)
+        self._thread: threading.Thread | None = None
+        if in_thread:
+            self._thread = threading.Thread(target=self.run, name="covey view", daemon=True)
+            self._thread.start()
+
+    def _reset_after_fork(self) -> None:
+        self._server.release()
 
     @property
     def url(self) -> str:
@@ -116,24 +102,17 @@ class View:
         except webbrowser.Error:
             return False
 
-    def wait(self) -> None:
-        """Return when the server is closed."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+    def run(self) -> None:
+        """Answer requests until the view is closed, or until SIGINT in the main thread."""
+        self._server.run()
 
     def close(self) -> None:
         """Stop the server, free the port, and close the datasets that the view opened."""
         if self._process == os.getpid():  # the connections are those of the parent alone
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
+            if self._thread is not None:
+                self._thread.join()
         self._session.close()
-
-
-def _release_port(server: weakref.ref[Server]) -> None:
-    """Close the socket of a forked child: the port is that of the parent alone."""
-    found = server()
-    if found is not None:
-        found.socket.close()
 
 
 def view_dataset(

@@ -1,149 +1,476 @@
-"""Examples: which ones match a filter, and their values.
+"""Examples: which ones match conditions, and summaries of their values as JSON.
 
-The summary of a string of more than :data:`MAX_STRING` characters is ``{"kind": "string", "text",
-"length", "truncated": true}``. The summary of an array that is displayed as an image has a
-``picture``: its height and width.
+A string or a number is its own summary, of a class its id and its name. Everything else is a dict
+whose ``kind`` is ``"image"``, ``"audio"``, ``"bytes"``, ``"array"``, ``"ragged"`` or ``"sparse"``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
 from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
-from covey.schema import Feature, Features
+from covey.schema import Audio, ClassLabel, Feature, Features, Image, Ragged, Sparse
 from covey.schema.codec import row_of
+from covey.schema.columns import STRINGS
+from covey.schema.images import read_header
+from covey.urls import shown
 from covey.view import media
-from covey.view.messages import Query, RequestError, Response, json_response
-from covey.view.pictures import find_picture_size, pixels_shape
-from covey.view.search import Predicate, SplitExamples, scan
-from covey.view.server import Handler
-from covey.view.session import Session
-from covey.view.summaries import describe_example
+from covey.view.parameters import integer, parse_ids, parse_json
+from covey.view.session import Ids, RequestError, Session, read_parts
 
+MAX_FIRST = 6
+"""Most values of an array that are listed."""
 MAX_FOUND = 1000
-"""Maximum number of ids of a response."""
-MAX_READ_EXAMPLES = 200
-"""Maximum number of examples of a response."""
+"""Maximum number of ids that a search returns."""
 MAX_STRING = 20_000
 """Maximum number of characters of a string."""
 MAX_LISTED_STRING = 1000
 """Maximum number of characters of a string in an array."""
 
-# Examples are read together up to this number.
-_GROUP = 32
+_MAX_READ_EXAMPLES = 64
+_START_BYTES = 16
+
+# Examples and bytes that a search reads at once; the first read is small.
+_FIRST_SEARCHED = 256
+_MAX_SEARCHED = 8192
+_MAX_SEARCHED_BYTES = 8 << 20
 
 
-def find(session: Session, query: Query) -> Response:
-    """Return the ids of examples of a split or a class, in pages.
+# Features.
 
-    Without a feature to compare, the cursor is the position of the first example, so that a page
-    can begin anywhere.
+
+def feature_kind(feature: Feature) -> str:
+    """Return how values of a feature are displayed."""
+    for kind, name in ((Image, "image"), (ClassLabel, "class"), (Audio, "audio"),
+                       (Ragged, "ragged"), (Sparse, "sparse")):  # fmt: skip
+        if isinstance(feature, kind):
+            return name
+    if media.pixels_shape(feature) is not None:
+        return "image"
+    if getattr(feature, "shape", ()):
+        return "array"
+    dtype = getattr(feature, "dtype", "")
+    return {"str": "string", "bytes": "bytes"}.get(dtype, "number")
+
+
+def operators_of(feature: Feature) -> tuple[str, ...]:
+    """Return the operators of conditions on a feature; none for an image."""
+    if isinstance(feature, Image):
+        return ()
+    if isinstance(feature, ClassLabel):
+        return ("equals", "contains", "less", "greater")
+    dtype = str(getattr(feature, "dtype", ""))
+    if dtype in STRINGS:
+        return ("contains", "equals")
+    return ("equals", "less", "greater", *(("nan",) if dtype.startswith("float") else ()))
+
+
+# Search.
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on a feature. An array matches if any of its values does.
+
+    Strings are compared without regard to case by ``contains``. A class matches by its id or by
+    its name. Of a sparse tensor, the stored values are compared.
     """
-    dataset = session.dataset(query)
-    class_id = query.integer("class", low=-(2**63)) if query.optional("class") else None
-    limit = query.integer("limit", 200, low=1, high=MAX_FOUND)
-    cursor = query.integer("cursor", 0)
-    predicate = Predicate.parse(dataset.features, query)
-    members = SplitExamples(dataset, class_id)
-    if predicate is not None:
-        release = session.release_pages
-        found = scan(members, predicate, cursor, limit, after_read=release)
-        content = {"ids": found.ids, "cursor": found.cursor, "scanned": found.scanned}
-        total = len(found.ids) if found.cursor is None and cursor == 0 else None
-        return json_response(
-            {**content, "of": members.length, "total": total, "corrupt": found.corrupt}
-        )
-    ids = members.slice(cursor, cursor + limit).tolist()
-    end = cursor + len(ids)
-    following = end if ids and end < members.length else None
-    content = {"ids": ids, "cursor": following, "scanned": end}
-    return json_response({**content, "total": members.length, "corrupt": 0})
+
+    name: str
+    operator: str
+    value: str
+
+    def check(self, features: Features) -> None:
+        """Raise RequestError if it does not suit the feature."""
+        if self.name not in features:
+            raise RequestError(f"there is no feature {self.name[:100]!r}", 404)
+        feature = features[self.name]
+        allowed = operators_of(feature)
+        if self.operator not in allowed:
+            limits = f"op must be one of {', '.join(allowed)}" if allowed else "it has no search"
+            raise RequestError(f"{self.name[:100]!r} is {feature.summary}; {limits}")
+        if not self._compares_strings(feature) and self.operator != "nan":
+            try:
+                is_number = not math.isnan(float(self.value))
+            except ValueError:
+                is_number = False
+            if not is_number:
+                raise RequestError(f"value is {self.value[:40]!r}; must be a number")
+
+    def _compares_strings(self, feature: Feature) -> bool:
+        is_named = isinstance(feature, ClassLabel) and self.operator in ("contains", "equals")
+        return is_named or getattr(feature, "dtype", "") in STRINGS
+
+    def matches(self, feature: Feature, column: Any) -> NDArray[np.bool_]:
+        """Return which rows of a column match."""
+        values, splits = _flatten(column)
+        if isinstance(feature, ClassLabel) and self._compares_strings(feature):
+            labels, positions = np.unique(values, return_inverse=True)
+            names = feature.names or ()
+            known = [each for each in labels.tolist() if 0 <= each < len(names)]
+            shown = {each: str(names[each]) for each in known}
+            found = self._match_strings([shown.get(each, str(each)) for each in labels.tolist()])
+            if self.operator == "equals":
+                found |= labels.astype(str) == self.value
+            found = found[positions]
+        elif isinstance(values, StringArray):
+            strings = values.to_numpy((len(values.offsets) - 1,)).tolist()
+            found = self._match_strings(strings)
+        else:
+            found = compare(values, self.operator, self.value)
+        if splits is None:
+            return found
+        result = np.zeros(len(splits) - 1, bool)
+        is_filled = np.diff(splits) > 0
+        if is_filled.any():
+            begins = splits[:-1][is_filled]
+            result[is_filled] = np.logical_or.reduceat(found[: splits[-1]], begins)
+        return result
+
+    def _match_strings(self, strings: list[Any]) -> NDArray[np.bool_]:
+        texts = (each.decode(errors="replace") if isinstance(each, bytes) else each
+                 for each in strings)  # fmt: skip
+        if self.operator == "equals":
+            return np.fromiter((each == self.value for each in texts), bool, len(strings))
+        wanted = self.value.casefold()
+        return np.fromiter((wanted in each.casefold() for each in texts), bool, len(strings))
 
 
-def examples(session: Session, query: Query) -> Response:
-    """Return the summaries of examples; one that cannot be read has an error."""
-    dataset = session.dataset(query)
-    ids = query.ids("ids", len(dataset))
-    if len(ids) > MAX_READ_EXAMPLES:
-        raise RequestError(f"there are {len(ids)} ids; the limit is {MAX_READ_EXAMPLES}")
-    found: list[dict[str, Any]] = []
-    for begin in range(0, len(ids), _GROUP):
-        found += read_summaries(dataset, ids[begin : begin + _GROUP])
-        session.release_pages()
-    return json_response({"examples": found})
+def _flatten(column: Any) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return the values of all rows, and where each row begins; None if a row is a value."""
+    if isinstance(column, SparseBatch):
+        column = column.values
+    splits: NDArray[np.int64] | None = None
+    while isinstance(column, RaggedArray):
+        splits = column.row_splits if splits is None else column.row_splits[splits]
+        column = column.values
+    rows = len(column)
+    if isinstance(column, StringArray):
+        count = len(column.offsets) - 1
+    else:
+        count, column = column.size, column.reshape(-1)
+    width = count // max(1, rows)
+    if splits is not None:
+        return column, splits * width
+    if width == 1 and count == rows:
+        return column, None
+    return column, np.arange(rows + 1, dtype=np.int64) * width
 
 
-def read_summaries(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return summaries of examples; one that cannot be read has an error."""
-    sizes = dataset.raw.lengths(ids)
-    found: list[dict[str, Any]] = []
-    for part in media.split_by_size(dataset, ids):
-        found += _read(dataset, part)
-    for example, size in zip(found, sizes.tolist(), strict=True):
-        example["bytes"] = size
-    return found
+def compare(values: NDArray[Any], operator: str, text: str) -> NDArray[np.bool_]:
+    """Return which numbers match.
+
+    The value is rounded to the type of floats, so that 0.1 equals a float32 that was written as
+    0.1. Integers are compared exactly.
+
+    >>> compare(np.array([0.1, np.nan], np.float32), "equals", "0.1").tolist()
+    [True, False]
+    >>> compare(np.array([2, 3]), "greater", "2.5").tolist()
+    [False, True]
+    """
+    if operator == "nan":
+        return np.isnan(values)
+    wanted: Any
+    if values.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            wanted = values.dtype.type(text)
+    else:
+        wanted = _number(text)
+    if operator == "equals":
+        return np.asarray(values == wanted)
+    return np.asarray(values < wanted if operator == "less" else values > wanted)
 
 
-def _read(dataset: Dataset, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _number(text: str) -> float:
+    """Return a number; an integer if it is one, which a float may not represent."""
     try:
-        media.check_size(dataset, ids)
-        columns = dataset.decode(dataset.features, ids)
-        return [_summarize(dataset, dataset.features, columns, ids, row) for row in range(len(ids))]
-    except (CoveyError, OSError) as error:
-        if len(ids) == 1:
-            return [_failed(dataset, int(ids[0]), error)]
-    # One of the examples cannot be read.
-    return [found for number in ids for found in _read(dataset, np.array([number], np.int64))]
+        return int(text)
+    except ValueError:
+        number = float(text)
+        return int(number) if number.is_integer() else number
 
 
-def _summarize(
-    dataset: Dataset, features: Features, columns: dict[str, Any], ids: NDArray[np.int64], row: int
-) -> dict[str, Any]:
-    example = row_of(columns, row)
-    described = describe_example(dataset, features, example, int(ids[row]))
-    values = described["values"]
-    for name in values:
-        values[name] = _bounded(values[name], features.find(example, name), features[name])
-    return described
-
-
-def _failed(dataset: Dataset, number: int, error: Exception) -> dict[str, Any]:
-    """Return an example that cannot be read: where it is, and why."""
-    found: dict[str, Any] = {"id": number, "error": str(error)}
+def parse_conditions(name: str, text: str) -> list[Condition]:
+    """Return the conditions of a request: a JSON list of (feature, operator, value)."""
+    found = parse_json(name, text)
     try:
-        found |= describe_example(dataset, Features({}), {}, number)
-    except (CoveyError, OSError):  # neither can its row in the index
+        conditions = [
+            Condition(str(feature), str(operator), "" if value is None else str(value))
+            for feature, operator, value in found
+        ]
+    except (TypeError, ValueError):
+        raise RequestError(f"{name} must be a list of [feature, op, value]") from None
+    return conditions
+
+
+class Members:
+    """The examples of a split, or of one of its classes, in the order of their ids.
+
+    Args:
+        dataset: The split.
+        class_id: The class; None for all examples.
+    """
+
+    def __init__(self, dataset: Dataset, class_id: int | None = None) -> None:
+        self.length = len(dataset)
+        self._by_class: NDArray[Any] | None = None
+        self._first = 0
+        if class_id is not None:
+            table = dataset.classes
+            position = table.position(class_id)
+            self._by_class = table.by_class
+            self._first = int(table.firsts[position])
+            self.length = int(table.counts[position])
+
+    def slice(self, begin: int, end: int) -> Ids:
+        """Return the ids at some positions."""
+        end = min(end, self.length)
+        begin = min(begin, end)
+        if self._by_class is None:
+            return np.arange(begin, end, dtype=np.int64)
+        return self._by_class[self._first + begin : self._first + end].astype(np.int64)
+
+
+def find(
+    dataset: Dataset,
+    where: Annotated[Sequence[Condition], parse_conditions] = (),
+    class_: Annotated[int | None, integer(-(2**63))] = None,
+    cursor: int = 0,
+    limit: Annotated[int, integer(1, MAX_FOUND)] = MAX_FOUND,
+) -> Iterator[dict[str, Any]]:
+    """Yield the ids of examples of a split or a class that match all conditions.
+
+    Args:
+        dataset: The split.
+        where: The conditions.
+        class_: The class; None for all.
+        cursor: Position of the first example, among those of the split or class.
+        limit: Maximum number of ids.
+    """
+    members = Members(dataset, class_)
+    features = dataset.features.select(list(dict.fromkeys(each.name for each in where)))
+    for each in where:
+        each.check(dataset.features)
+
+    def matches(ids: Ids) -> NDArray[np.bool_]:
+        columns = dataset.decode(features, ids) if where else {}
+        found = np.ones(len(ids), bool)
+        for each in where:
+            found &= each.matches(features[each.name], features.find(columns, each.name))
         return found
-    del found["values"]
-    return found
+
+    count, size, is_done = 0, _FIRST_SEARCHED if where else limit, False
+    while not is_done:
+        ids = members.slice(cursor, cursor + size)
+        if where and len(ids):
+            sizes = np.cumsum(media.decoded_sizes(dataset, ids))
+            ids = ids[: max(1, int(np.searchsorted(sizes, _MAX_SEARCHED_BYTES)))]
+        found: list[int] = []
+        corrupt = 0
+        for part, is_match in read_parts(matches, ids):
+            if isinstance(is_match, CoveyError):
+                corrupt += 1
+                cursor += 1
+                continue
+            rows = np.flatnonzero(is_match)[: limit - count]
+            found += part[rows].tolist()
+            count += len(rows)
+            # The next search begins right after the last example.
+            cursor += int(rows[-1]) + 1 if count == limit else len(part)
+            if count == limit:
+                break
+        is_end = cursor >= members.length
+        is_done = is_end or count == limit
+        scanned = min(cursor, members.length)
+        yield {"ids": found, "scanned": scanned, "of": members.length, "corrupt": corrupt,
+               "cursor": None if is_end else cursor}  # fmt: skip
+        size = min(2 * size, _MAX_SEARCHED)
+
+
+# Summaries.
+
+
+def examples(
+    session: Session, dataset: Dataset, ids: Annotated[Sequence[int], parse_ids] = ()
+) -> dict[str, Any]:
+    """Return the summaries of examples; one that cannot be read has an error."""
+    wrong = next((each for each in ids if each >= len(dataset)), None)
+    if wrong is not None:
+        raise RequestError(f"ids has {wrong}; must be below {len(dataset)}")
+    found: list[dict[str, Any]] = []
+    numbers = np.array(ids, np.int64)
+    for begin in range(0, len(ids), _MAX_READ_EXAMPLES):
+        for part in media.split_by_size(dataset, numbers[begin : begin + _MAX_READ_EXAMPLES]):
+            found += _read_bounded(dataset, part)
+        session.release_pages()
+    for example, size in zip(found, dataset.raw.lengths(numbers).tolist(), strict=True):
+        example["bytes"] = size
+    return {"examples": found}
+
+
+def _read_bounded(dataset: Dataset, ids: Ids) -> Iterator[dict[str, Any]]:
+    """Yield summaries of examples, with plots, and with strings of bounded lengths."""
+
+    def read(ids: Ids) -> dict[str, Any]:
+        media.check_size(dataset, ids)
+        return dataset.decode(dataset.features, ids)
+
+    for part, columns in read_parts(read, ids) if len(ids) else ():
+        if isinstance(columns, CoveyError):
+            described = _describe_place(dataset, int(part[0]))
+            yield {**described, "error": str(columns)}
+            continue
+        for row, number in enumerate(part.tolist()):
+            example = row_of(columns, row)
+            described = describe_example(dataset, dataset.features, example, number)
+            for name, summary in described["values"].items():
+                feature = dataset.features[name]
+                value = dataset.features.find(example, name)
+                described["values"][name] = _bounded(summary, value, feature)
+            yield described
 
 
 def _bounded(summary: Any, value: Any, feature: Feature) -> Any:
-    """Return a summary with strings of bounded lengths; that of an image with its size."""
+    """Return a summary with strings of bounded lengths, and with a plot, or the size of a picture.
+
+    A longer string is ``{"kind": "string", "text", "length", "truncated": True}``.
+    """
     if isinstance(summary, str) and len(summary) > MAX_STRING:
         text = summary[:MAX_STRING]
         return {"kind": "string", "text": text, "length": len(summary), "truncated": True}
-    if not isinstance(summary, dict):
+    if not isinstance(summary, dict) or "first" not in summary:
         return summary
-    if "first" in summary:
-        summary["first"] = [
-            each[:MAX_LISTED_STRING] if isinstance(each, str) else each for each in summary["first"]
-        ]
-    if summary.get("kind") == "array":
-        shape = pixels_shape(feature)
-        is_flat = shape is not None and isinstance(value, np.ndarray) and value.ndim == 1
-        size = shape[:2] if is_flat and shape is not None else find_picture_size(value)
-        if size is not None:
-            summary["picture"] = list(size)
-    return summary
+    first = summary["first"]
+    cut = [each[:MAX_LISTED_STRING] if isinstance(each, str) else each for each in first]
+    size = media.find_picture_size(media.as_picture(value, feature))
+    if size is not None and summary["kind"] == "array":
+        return {**summary, "first": cut, "picture": list(size)}
+    points = media.plot(value)
+    return {**summary, "first": cut, **({} if points is None else {"plot": points})}
 
 
-ROUTES: dict[str, Handler] = {
-    "/api/find": find,
-    "/api/examples": examples,
-    **media.ROUTES,
-}
+def read_examples(
+    dataset: Dataset, ids: Sequence[int], names: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield summaries of examples: id, class, location and values.
+
+    Args:
+        dataset: The dataset.
+        ids: Ids of the examples.
+        names: Features to read (default: all).
+    """
+    features = dataset.features if names is None else dataset.features.select(names)
+    for begin in range(0, len(ids), _MAX_READ_EXAMPLES):
+        part = np.array(ids[begin : begin + _MAX_READ_EXAMPLES], np.int64)
+        columns = dataset.decode(features, part)
+        for row, number in enumerate(part.tolist()):
+            yield describe_example(dataset, features, row_of(columns, row), number)
+
+
+def describe_example(
+    dataset: Dataset, features: Features, example: dict[str, Any], number: int
+) -> dict[str, Any]:
+    """Return the summary of an example: id, class, location and values.
+
+    Args:
+        dataset: The dataset.
+        features: Features of `example`.
+        example: The values.
+        number: Id of the example.
+    """
+    values = {
+        name: summarize(features.find(example, name), kind) for name, kind in features.items()
+    }
+    return {**_describe_place(dataset, number), "values": values}
+
+
+def _describe_place(dataset: Dataset, number: int) -> dict[str, Any]:
+    place, found = dataset.place(number), None
+    if dataset.label is not None:
+        label = int(dataset.labels_of(np.array([number], np.int64))[0])
+        found = {"id": label, "name": dataset.class_name(label)}
+    return {
+        "id": number,
+        "class": found,
+        "shard": shown(place.name),
+        "record": place.record,
+        "offset": place.offset,
+    }
+
+
+def summarize(value: Any, feature: Feature) -> Any:
+    """Return the summary of a value: a dict, a string or a number."""
+    if isinstance(feature, ClassLabel):
+        number, names = int(value), feature.names or ()
+        return {"id": number, "name": names[number]} if 0 <= number < len(names) else number
+    if isinstance(value, bytes):
+        return _summarize_bytes(value, is_image=isinstance(feature, Image))
+    if isinstance(value, (str, np.generic)):
+        return _scalar(value)
+    flat = media.flat_values(value)
+    first = [_scalar(each) for each in flat[:MAX_FIRST]]
+    dtype = str(getattr(feature, "dtype", "") if flat.dtype == object else flat.dtype)
+    found: dict[str, Any] = {"kind": "array", "dtype": dtype, "first": first}
+    if isinstance(value, SparseArray):
+        indices = value.indices[:MAX_FIRST].tolist()
+        pairs = [[index, each] for index, each in zip(indices, first, strict=True)]
+        found |= {"kind": "sparse", "values": len(flat), "first": pairs}
+        found["shape"] = list(value.shape)
+    elif isinstance(value, RaggedArray):
+        lengths = value.row_lengths[:MAX_FIRST].tolist()
+        found |= {"kind": "ragged", "rows": len(value), "lengths": lengths, "values": len(flat)}
+    else:
+        shape = np.shape(value)
+        found["shape"] = list(shape)
+        if isinstance(feature, Audio):  # a sampling rate of None is unknown
+            rate = feature.sample_rate
+            seconds = shape[0] / rate if rate and shape else None
+            found |= {"kind": "audio", "seconds": seconds, "sample_rate": rate}
+            found["channels"] = shape[1] if len(shape) > 1 else 1
+    return {**found, **_statistics(flat)}
+
+
+def _summarize_bytes(data: bytes, *, is_image: bool) -> dict[str, Any]:
+    header = read_header(data)
+    if header is None and not is_image:
+        return {"kind": "bytes", "bytes": len(data), "start": repr(data[:_START_BYTES])[2:-1]}
+    names = ("format", "height", "width", "channels", "bits")
+    return {
+        "kind": "image",
+        **{name: None if header is None else getattr(header, name) for name in names},
+        "bytes": len(data),
+    }
+
+
+def _statistics(values: NDArray[Any]) -> dict[str, Any]:
+    """Return the range and the mean of numbers, without NaN, and the number of NaN."""
+    if values.dtype == object:
+        return {}
+    found: dict[str, Any] = {"min": None, "max": None, "mean": None}
+    valid = values
+    if values.dtype.kind == "f":
+        valid = values[~np.isnan(values)]
+        found["nan"] = values.size - valid.size
+    if valid.size:
+        with np.errstate(all="ignore"):
+            mean = valid.mean(dtype=np.float64)
+        found |= {"min": _scalar(valid.min()), "max": _scalar(valid.max()), "mean": _scalar(mean)}
+    return found
+
+
+def _scalar(value: Any) -> Any:
+    """Return a single value as a string or a number of Python."""
+    if isinstance(value, bytes):
+        return repr(value[:_START_BYTES])[2:-1]
+    if isinstance(value, (float, np.floating)):
+        # The shortest decimal that has this value in its own dtype.
+        return float(str(value))
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,33 +1,30 @@
-"""Images, sounds and arrays of examples, encoded again: the stored bytes are never sent.
+"""Images, sounds and plots of values, encoded again: the stored bytes are never sent.
 
 An image is decoded and encoded as PNG or JPEG, so that a browser gets no SVG, no HTML and no file
-that another decoder reads differently. A sound is sent as WAV, an array as at most some thousand
-numbers for a plot.
+that another decoder reads differently. A sound is sent as WAV, an array as the points of a plot.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import struct
 import wave
-from typing import Any
+import zlib
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.dataset.dataset import Dataset
-from covey.errors import FeatureError
-from covey.schema import Audio, Image
+from covey.errors import FeatureError, FormatError
+from covey.schema import Audio, Feature, Image, Tensor
 from covey.schema.images import MissingLibraryError, import_pillow, read_header
 from covey.schema.pixels import ImageColumn, ImageOptions, find_shape, read_pixels
-from covey.view.kinds import decoded_sizes
-from covey.view.messages import Columns, Query, RequestError, Response
-from covey.view.pictures import encode_png, find_picture_size, pixels_shape, to_pixels
-from covey.view.server import Handler
-from covey.view.session import Session
+from covey.view.parameters import integer
+from covey.view.session import Ids, RequestError
 
-MIN_SIDE = 16
-MAX_THUMBNAIL_SIDE = 1024
 MAX_SIDE = 2048
 """Maximum side of an image in pixels."""
 MAX_RECORD_BYTES = 256 << 20
@@ -37,10 +34,10 @@ MAX_READ_BYTES = 16 << 20
 MAX_AUDIO_S = 600
 MAX_AUDIO_BYTES = 32 << 20
 """Maximum length and size of a sound; a longer one is cut."""
-MAX_VALUES = 2048
-"""Maximum number of values of a plot."""
-MAX_ENVELOPE = 1000
-"""Maximum number of points of a waveform."""
+MAX_POINTS = 128
+"""Maximum number of points of a plot."""
+
+Side = Annotated[int, integer(16, 1024)]
 
 _JPEG_QUALITY = 88
 # Smaller images are PNG, which shows each pixel.
@@ -48,54 +45,65 @@ _MIN_JPEG_PIXELS = 64 * 64
 _MAX_ARRAY_PIXELS = 1 << 24
 _MAX_CHANNELS = 8
 _INT16_SCALE = 32768
+_MIN_FLAT_VALUES = 64
+# The most that zlib compresses.
+_MAX_EXPANSION = 1032
 
 
-def locate(dataset: Dataset, query: Query) -> tuple[int, str]:
-    """Return the id and the feature that a request names."""
-    if not len(dataset):
-        raise RequestError("the split is empty", 404)
-    number = query.integer("id", high=len(dataset) - 1)
-    name = query.string("feature")
-    if name not in dataset.features:
-        raise RequestError(f"there is no feature {name[:100]!r}", 404)
-    return number, name
+class Media(NamedTuple):
+    """A file to send."""
+
+    data: bytes
+    content_type: str
+
+
+# Values.
+
+
+def decoded_sizes(dataset: Dataset, ids: Ids) -> Ids:
+    """Return upper bounds of the sizes of decoded records, except images, in bytes.
+
+    A compressed tensor has the size of its shape; without one, it may expand a thousandfold.
+    """
+    sizes = dataset.raw.lengths(ids)
+    for feature in dataset.features.values():
+        if isinstance(feature, Tensor) and str(feature.encoding).startswith("zlib"):
+            if None in feature.shape:
+                return sizes * _MAX_EXPANSION
+            sizes = sizes + math.prod(each or 0 for each in feature.shape) * 8
+    return sizes
+
+
+def split_by_size(dataset: Dataset, ids: Ids) -> list[Ids]:
+    """Return ids in parts to be read together, whose records have about MAX_READ_BYTES."""
+    sizes = np.cumsum(decoded_sizes(dataset, ids))
+    return np.split(ids, np.flatnonzero(np.diff(sizes // MAX_READ_BYTES)) + 1)
+
+
+def check_size(dataset: Dataset, ids: Ids) -> None:
+    """Raise FormatError if a record is too large to be displayed."""
+    if len(ids) and int(dataset.raw.lengths(ids).max()) > MAX_RECORD_BYTES:
+        raise FormatError(f"the record is larger than {MAX_RECORD_BYTES:,} bytes")
 
 
 def read_value(dataset: Dataset, number: int, name: str) -> Any:
-    """Return the value of a feature of an example, as it is stored.
-
-    Raises:
-        RequestError: If the record is too large.
-    """
+    """Return the value of a feature of an example, as it is stored."""
+    if not 0 <= number < len(dataset):
+        raise RequestError(f"id is {number}; must be below {len(dataset):,}", 404)
+    if name not in dataset.features:
+        raise RequestError(f"there is no feature {name[:100]!r}", 404)
     ids = np.array([number], np.int64)
     check_size(dataset, ids)
     features = dataset.features.select([name])
     return features.find(dataset.decode(features, ids), name)[0]
 
 
-def check_size(dataset: Dataset, ids: NDArray[np.int64]) -> None:
-    """Raise RequestError if a record is too large to be displayed."""
-    if len(ids) and int(dataset.raw.lengths(ids).max()) > MAX_RECORD_BYTES:
-        raise RequestError(f"the record is larger than {MAX_RECORD_BYTES:,} bytes", 413)
-
-
-def split_by_size(dataset: Dataset, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return ids in parts to be read together, whose records have about MAX_READ_BYTES."""
-    sizes = np.cumsum(decoded_sizes(dataset, ids))
-    return np.split(ids, np.flatnonzero(np.diff(sizes // MAX_READ_BYTES)) + 1)
-
-
 # Images.
 
 
-def image(session: Session, query: Query) -> Response:
+def image(dataset: Dataset, id: int, feature: str, side: Side = MAX_SIDE) -> Media:
     """Return an image of an example as PNG or JPEG."""
-    dataset = session.dataset(query)
-    number, name = locate(dataset, query)
-    side = MAX_SIDE
-    if query.optional("side") is not None:
-        side = query.integer("side", low=MIN_SIDE, high=MAX_THUMBNAIL_SIDE)
-    pixels, is_photo = read_image(dataset, number, name, side)
+    pixels, is_photo = read_image(dataset, id, feature, side)
     return encode_image(pixels, is_photo=is_photo)
 
 
@@ -113,29 +121,28 @@ def read_image(
     Raises:
         RequestError: If the value is not an image, or the image is corrupt.
     """
-    feature = dataset.features[name]
     value = read_value(dataset, number, name)
+    feature = dataset.features[name]
     if not isinstance(value, bytes):
-        shape = pixels_shape(feature)
-        if shape is not None and isinstance(value, np.ndarray) and value.ndim == 1:
-            value = value.reshape(shape)
-        return _reduce_array(value, side), False
+        pixels = as_pixels(as_picture(value, feature))
+        if pixels is None:
+            raise RequestError("the value is not an image", 415)
+        return resize(pixels, side), False
     header = read_header(value)
     if header is None:
         raise RequestError("the value is not an image in a known format", 415)
     if not isinstance(feature, Image):
-        dtype = "uint16" if header.format == "png" and header.bits == 16 else "uint8"
-        feature = Image(dtype=dtype, channels=None)
+        is_deep = header.format == "png" and header.bits == 16
+        feature = Image(dtype="uint16" if is_deep else "uint8", channels=None)
     try:
         full = find_shape(feature, value, dataset.max_pixels)[:2]
         size = fit(full, side)
-        pixels = read_pixels(
-            feature, value, None if size == full else size, max_pixels=dataset.max_pixels
-        )
+        reduced = None if size == full else size
+        pixels = read_pixels(feature, value, reduced, max_pixels=dataset.max_pixels)
     except FeatureError as error:
         status = 501 if isinstance(error, MissingLibraryError) else 422
         raise RequestError(str(dataset.place(number).error(error, name)), status) from None
-    return to_uint8(pixels), header.format == "jpeg"
+    return to_pixels(pixels), header.format == "jpeg"
 
 
 def fit(size: tuple[int, int], side: int) -> tuple[int, int]:
@@ -145,20 +152,8 @@ def fit(size: tuple[int, int], side: int) -> tuple[int, int]:
     ((100, 50), (30, 40), (1, 100))
     """
     height, width = size
-    longest = max(size)
-    if longest <= side:
-        return size
-    return max(1, round(height * side / longest)), max(1, round(width * side / longest))
-
-
-def _reduce_array(value: Any, side: int) -> NDArray[np.uint8]:
-    size = find_picture_size(value)
-    if size is None:
-        raise RequestError("the value is not an image", 415)
-    if value.size > _MAX_ARRAY_PIXELS:  # conversion to floats would need 8 bytes per value
-        steps = [max(1, each // MAX_SIDE) if each in size else 1 for each in value.shape]
-        value = value[tuple(slice(None, None, step) for step in steps)]
-    return resize(to_pixels(value), side)
+    scale = min(1, side / max(size))
+    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def resize(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
@@ -178,132 +173,160 @@ def resize(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return reduced[:, :, 0] if pixels.ndim == 2 else reduced
 
 
-def to_uint8(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return decoded pixels as uint8: (h, w) or (h, w, 3 or 4)."""
-    if pixels.dtype == np.uint16:
-        pixels = pixels >> 8
-    pixels = pixels.astype(np.uint8, copy=False)
-    match pixels.shape[2:]:
-        case (1,):
-            return pixels[:, :, 0]
-        case (2,):  # grey and alpha
-            return np.ascontiguousarray(pixels[:, :, [0, 0, 0, 1]])
-    return pixels
-
-
-def encode_image(pixels: NDArray[np.uint8], *, is_photo: bool) -> Response:
+def encode_image(pixels: NDArray[np.uint8], *, is_photo: bool) -> Media:
     """Return pixels as PNG; as JPEG if a loss is acceptable, and Pillow is installed.
 
     Args:
         pixels: Grey, RGB or RGBA pixels.
         is_photo: Whether a loss is acceptable.
     """
-    try:
-        pillow = import_pillow()
-    except MissingLibraryError:
-        return Response(encode_png(pixels), "image/png", is_fixed=True)
-    picture = pillow.fromarray(np.ascontiguousarray(pixels))
-    buffer = io.BytesIO()
     is_large = pixels.shape[0] * pixels.shape[1] >= _MIN_JPEG_PIXELS
-    if is_photo and is_large and picture.mode in ("L", "RGB"):
-        picture.save(buffer, "JPEG", quality=_JPEG_QUALITY)
-        return Response(buffer.getvalue(), "image/jpeg", is_fixed=True)
-    picture.save(buffer, "PNG", compress_level=3)
-    return Response(buffer.getvalue(), "image/png", is_fixed=True)
+    if is_photo and is_large and pixels.shape[2:] in ((), (3,)):
+        try:
+            buffer = io.BytesIO()
+            picture = import_pillow().fromarray(np.ascontiguousarray(pixels))
+            picture.save(buffer, "JPEG", quality=_JPEG_QUALITY)
+            return Media(buffer.getvalue(), "image/jpeg")
+        except MissingLibraryError:
+            pass
+    return Media(encode_png(pixels), "image/png")
 
 
-# Sounds.
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a PNG file of grey, RGB or RGBA pixels."""
+    height, width = pixels.shape[:2]
+    color = {1: 0, 3: 2, 4: 6}[1 if pixels.ndim == 2 else pixels.shape[2]]
+    rows = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each row begins with its filter
+    rows[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 3)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
 
 
-def audio(session: Session, query: Query) -> Response:
+# Arrays as images.
+
+
+def pixels_shape(feature: Feature) -> tuple[int | None, ...] | None:
+    """Return the shape of a tensor as an image; None if it is not an image.
+
+    An image is a uint8 tensor of shape (h, w) or (h, w, 1 | 3 | 4), or a flat one of at least 64
+    values that are a square of grey or RGB pixels.
+
+    >>> pixels_shape(Tensor("uint8", (784,))), pixels_shape(Tensor("uint8", (32, 32, 3)))
+    ((28, 28, 1), (32, 32, 3))
+    """
+    if not isinstance(feature, Tensor) or feature.dtype != "uint8":
+        return None
+    match feature.shape:
+        case (_, _) | (_, _, 1 | 3 | 4):
+            return feature.shape
+        case (int(size),) if size >= _MIN_FLAT_VALUES:
+            for channels in (1, 3):
+                side = math.isqrt(size // channels)
+                if side * side * channels == size:
+                    return side, side, channels
+    return None
+
+
+def as_picture(value: Any, feature: Feature) -> Any:
+    """Return a value; a flat array of pixels in their shape."""
+    shape = pixels_shape(feature)
+    is_flat = shape is not None and isinstance(value, np.ndarray) and value.ndim == 1
+    return value.reshape(shape) if is_flat else value
+
+
+def find_picture_size(value: Any) -> tuple[int, int] | None:
+    """Return height and width of an array that is an image; None if the value is not an image."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "buif" or not value.size:
+        return None
+    shape = value.shape
+    if _has_channels_first(shape):
+        shape = (*shape[1:], shape[0])
+    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4))
+    return shape[:2] if is_image and min(shape[:2]) >= 4 else None
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3)
+
+
+def as_pixels(value: Any) -> NDArray[np.uint8] | None:
+    """Return an image as uint8 (h, w) or (h, w, 3 or 4); None if the value is not an image."""
+    size = find_picture_size(value)
+    if size is None:
+        return None
+    if value.size > _MAX_ARRAY_PIXELS:  # conversion to floats would need 8 bytes per value
+        steps = [max(1, each // MAX_SIDE) if each in size else 1 for each in value.shape]
+        value = value[tuple(slice(None, None, step) for step in steps)]
+    return to_pixels(value.transpose(1, 2, 0) if _has_channels_first(value.shape) else value)
+
+
+def to_pixels(value: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an array of shape (h, w) or (h, w, 1 to 4) as uint8 (h, w) or (h, w, 3 or 4)."""
+    pixels = value
+    if pixels.shape[2:] == (1,):
+        pixels = pixels[:, :, 0]
+    elif pixels.shape[2:] == (2,):  # grey and alpha
+        pixels = np.ascontiguousarray(pixels[:, :, [0, 0, 0, 1]])
+    if pixels.dtype == np.uint8:
+        return np.asarray(pixels, np.uint8)
+    if pixels.dtype == np.uint16:
+        return np.asarray(pixels >> 8, np.uint8)
+    numbers = np.nan_to_num(pixels.astype(np.float64), posinf=0, neginf=0)
+    low, high = float(numbers.min()), float(numbers.max())
+    return np.asarray((numbers - low) * (255 / ((high - low) or 1)), np.uint8)
+
+
+# Sounds and plots.
+
+
+def audio(dataset: Dataset, id: int, feature: str) -> Media:
     """Return a sound of an example as WAV with samples of 16 bits."""
-    dataset = session.dataset(query)
-    number, name = locate(dataset, query)
-    feature = dataset.features[name]
-    if not isinstance(feature, Audio):
-        raise RequestError("the value is not a sound", 415)
-    if feature.sample_rate is None:
-        raise RequestError("the sampling rate is unknown", 415)
-    samples = read_value(dataset, number, name)
+    samples = read_value(dataset, id, feature)
+    kind = dataset.features[feature]
+    if not isinstance(kind, Audio) or kind.sample_rate is None:
+        raise RequestError("the value is not a sound with a known sampling rate", 415)
     samples = (samples[:, np.newaxis] if samples.ndim == 1 else samples)[:, :_MAX_CHANNELS]
     frames = MAX_AUDIO_BYTES // (2 * max(1, samples.shape[1]))
-    samples = samples[: min(frames, MAX_AUDIO_S * feature.sample_rate)]
+    samples = samples[: min(frames, MAX_AUDIO_S * kind.sample_rate)]
+    if samples.dtype.kind == "f":  # as covey.Audio stores floats; NaN is 0
+        scaled = np.nan_to_num(samples.astype(np.float32) * _INT16_SCALE, nan=0)
+        samples = np.clip(np.rint(scaled), -_INT16_SCALE, _INT16_SCALE - 1)
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setnchannels(max(1, samples.shape[1]))
         file.setsampwidth(2)
-        file.setframerate(feature.sample_rate)
-        file.writeframes(to_int16(samples).tobytes())
-    return Response(buffer.getvalue(), "audio/wav", is_fixed=True)
+        file.setframerate(kind.sample_rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+    return Media(buffer.getvalue(), "audio/wav")
 
 
-def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:
-    """Return samples as little-endian int16, as :class:`covey.Audio` stores floats; NaN is 0."""
-    if samples.dtype.kind == "f":
-        scaled = np.nan_to_num(samples.astype(np.float32) * _INT16_SCALE, nan=0)
-        limits = np.iinfo(np.int16)
-        samples = np.clip(np.rint(scaled), limits.min, limits.max)
-    return samples.astype("<i2")
-
-
-# Plots.
-
-
-def values(session: Session, query: Query) -> Response:
-    """Return the numbers of an example for a small plot."""
-    dataset = session.dataset(query)
-    number, name = locate(dataset, query)
-    value = read_value(dataset, number, name)
-    columns = Columns()
-    shape: list[int] | None = None
-    if isinstance(value, SparseArray):
-        shape, value = list(value.shape), value.values
-    while isinstance(value, RaggedArray):
-        if "lengths" not in columns.arrays:
-            columns.arrays["lengths"] = value.row_lengths[:MAX_VALUES].astype(np.uint32)
+def flat_values(value: Any) -> NDArray[Any]:
+    """Return the values of an array of any kind as one row."""
+    while isinstance(value, (RaggedArray, SparseArray)):
         value = value.values
-    if isinstance(value, (str, bytes, StringArray)) or np.asarray(value).dtype == object:
-        raise RequestError("the values are not numbers", 415)
-    numbers = np.asarray(value)
-    shape = list(numbers.shape) if shape is None else shape
-    columns.values = {"shape": shape, "dtype": str(numbers.dtype), "count": numbers.size}
-    is_audio = isinstance(dataset.features[name], Audio)
-    limit = MAX_ENVELOPE if is_audio else MAX_VALUES
-    points = numbers if is_audio else numbers.reshape(-1)
-    is_long = is_audio or len(points) > limit
-    columns.values["downsampled"] = is_long
-    if is_long:
-        columns.arrays |= envelope(points, limit)
-    else:
-        columns.arrays["values"] = _to_float32(points)
-    response = columns.response()
-    return Response(response.body, response.content_type, is_fixed=True)
+    if isinstance(value, StringArray):
+        value = value.to_numpy((len(value),))
+    return np.asarray(value).reshape(-1)
 
 
-def envelope(points: NDArray[Any], limit: int) -> dict[str, NDArray[np.float32]]:
-    """Return the lowest and the highest value of consecutive ranges, without NaN.
+def plot(value: Any) -> dict[str, list[float]] | None:
+    """Return the points of a small plot of numbers; None if the values are not numbers.
 
-    Args:
-        points: Values; of several channels, all that belong to one time are a row.
-        limit: Maximum number of ranges.
+    Of many values, ``low`` and ``high`` are the range of consecutive ones, without NaN. The
+    channels of a sound are one range.
     """
-    if not points.size:
-        empty = np.zeros(0, np.float32)
-        return {"low": empty, "high": empty}
-    begins = np.unique(np.linspace(0, len(points), min(limit, len(points)) + 1).astype(int)[:-1])
-    low, high = np.fmin.reduceat(points, begins, 0), np.fmax.reduceat(points, begins, 0)
-    if points.ndim > 1:
+    frames = value if isinstance(value, np.ndarray) and value.ndim == 2 else flat_values(value)
+    if frames.dtype.kind not in "buif" or frames.size < 2:
+        return None
+    begins = np.linspace(0, len(frames), min(MAX_POINTS, len(frames)) + 1).astype(int)[:-1]
+    low, high = np.fmin.reduceat(frames, begins, 0), np.fmax.reduceat(frames, begins, 0)
+    if frames.ndim > 1:
         low, high = np.fmin.reduce(low, 1), np.fmax.reduce(high, 1)
-    return {"low": _to_float32(low), "high": _to_float32(high)}
-
-
-def _to_float32(numbers: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float32)
-
-
-ROUTES: dict[str, Handler] = {
-    "/api/image": image,
-    "/api/audio": audio,
-    "/api/values": values,
-}
+    points = {"low": [float(f"{each:.4g}") for each in low.tolist()]}
+    if len(begins) < frames.size:
+        points["high"] = [float(f"{each:.4g}") for each in high.tolist()]
+    return points

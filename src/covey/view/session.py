@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from covey import _core
 from covey.dataset.dataset import Dataset
-from covey.errors import CoveyError
+from covey.errors import CoveyError, FeatureError, FormatError
+from covey.labels import can_be_label
 from covey.urls import shown
-from covey.view.messages import Query, RequestError
-from covey.view.plans import PlanCache
 
 if TYPE_CHECKING:
-    from covey.dataset.layout import Layout
     from covey.loader import Loader
     from covey.view.embeddings import Embeddings
+
+Ids = NDArray[np.int64]
 
 MAX_MAPPED_BYTES = 64 << 20
 """Size of mapped files in memory, above which they are released after a request."""
 
+MAX_PLANS = 4
+"""Maximum number of plans in memory; each has a few numbers per class."""
+
 WHOLE = "examples"
 """Name of the only split of a dataset that was opened by the caller."""
+
+
+class RequestError(CoveyError):
+    """A request that is not valid.
+
+    Args:
+        message: What is wrong.
+        status: The HTTP status.
+    """
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Session:
@@ -32,35 +51,38 @@ class Session:
 
     Args:
         title: Name of the dataset, for the page.
-        splits: Function that opens each split.
+        splits: Names of the splits.
+        open_split: Function that opens a split with a label.
         path: Path of the dataset; None if it was opened by the caller.
-        layout: The files of the splits; None if it was opened by the caller.
-        code: Python expression for a split, for the export of a selection; ``{split}`` is its name.
+        kind: Format of the dataset.
+        label: Label feature; None for the label of the dataset.
         loader: The loader whose batches are shown; None for batches with options of the page.
-        embeddings: One vector for each example of a split.
     """
 
     def __init__(
         self,
         title: str,
-        splits: Mapping[str, Callable[[], Dataset]],
+        splits: tuple[str, ...],
+        open_split: Callable[[str, str | None], Dataset],
         *,
         path: str | None = None,
-        layout: Layout | None = None,
-        code: str = "ds",
+        kind: str = "dataset",
+        label: str | None = None,
         loader: Loader | None = None,
-        embeddings: Embeddings | None = None,
     ) -> None:
         self.title = title
+        self.splits = splits
         self.path = path
-        self.layout = layout
-        self.plans = PlanCache()
-        self.code = code
+        self.kind = kind
+        self.label = label
         self.loader = loader
-        self.embeddings = embeddings
-        self._open = dict(splits)
+        self.embeddings: Embeddings | None = None
+        self.plans: dict[Any, Any] = {}
+        """Plans by their options, and those of pasted states by their digests."""
+        self._open_split = open_split
         self._datasets: dict[str, Dataset] = {}
-        self._locks = {name: threading.Lock() for name in splits}
+        self._opened: list[Dataset] = []
+        self._lock = threading.RLock()
 
     @classmethod
     def of_path(
@@ -76,7 +98,8 @@ class Session:
 
         Args:
             path: Dataset or files, as for :func:`covey.open`.
-            split: A split, or a part of one, as for :func:`covey.open` (default: all splits).
+            split: A split, or a part of one, as for :func:`covey.open` (default: all splits,
+                "train" first).
             label: Label feature, as for :func:`covey.open`.
             storage_options: Options of fsspec for a URL.
             progress: Show a progress bar while indexing (default: if stderr is a terminal).
@@ -84,48 +107,48 @@ class Session:
         from covey.dataset.layout import find_layout
         from covey.dataset.open import open as open_dataset
 
-        layout = find_layout(path, storage_options=storage_options)
-        names = list(layout.splits) if split is None else [split]
-
-        def opener(name: str) -> Callable[[], Dataset]:
-            return lambda: open_dataset(
+        def open_split(name: str, label: str | None) -> Dataset:
+            return open_dataset(
                 path, split=name, label=label, storage_options=storage_options, progress=progress
             )
 
-        given = "" if label is None else f", label={label!r}"
+        layout = find_layout(path, storage_options=storage_options)
+        names = sorted(layout.splits, key=lambda name: name != "train")
         return cls(
             shown(str(path)),
-            {name: opener(name) for name in names},
-            path=str(path),
-            layout=layout,
-            code=f"covey.open({shown(str(path))!r}, split={{split!r}}{given})",
+            tuple(names if split is None else [split]),
+            open_split,
+            path=shown(str(path)),
+            kind=layout.kind,
+            label=label,
         )
 
     @classmethod
     def of_dataset(cls, dataset: Dataset, loader: Loader | None = None) -> Session:
         """Return the session of a dataset that is open; it is not closed with the session."""
         title = repr(dataset).splitlines()[0].strip("<>")
-        return cls(title, {WHOLE: lambda: dataset}, loader=loader)
+        return cls(title, (WHOLE,), lambda split, label: dataset, loader=loader)
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return tuple(self._open)
+    def code(self) -> str:
+        """Python expression for a split, for the export of a selection; ``{split}`` is its name."""
+        if self.path is None:
+            return "ds"
+        given = "" if self.label is None else f", label={self.label!r}"
+        return f"covey.open({self.path!r}, split={{split!r}}{given})"
 
-    def dataset(self, query: Query) -> Dataset:
-        """Return the split that a request names; the first one by default."""
-        if not self._open:
+    def open(self, split: str | None = None) -> Dataset:
+        """Return a split, which is opened on first use; the first one by default."""
+        if not self.splits:
             raise RequestError("the dataset has no splits", 404)
-        return self.open(query.string("split", next(iter(self._open))))
-
-    def open(self, split: str) -> Dataset:
-        """Return a split, which is opened on first use."""
-        if split not in self._open:
-            raise RequestError(f"there is no split {split[:100]!r}", 404)
-        with self._locks[split]:
-            if split not in self._datasets:
-                self._datasets[split] = self._open[split]()
-            return self._datasets[split]
+        name = split or self.splits[0]
+        if name not in self.splits:
+            raise RequestError(f"there is no split {name[:100]!r}", 404)
+        with self._lock:
+            if name not in self._datasets:
+                self._datasets[name] = self._open_split(name, self.label)
+                self._opened.append(self._datasets[name])
+            return self._datasets[name]
 
     def open_all(self) -> dict[str, CoveyError | OSError]:
         """Open all splits, and return the errors of those that cannot be opened.
@@ -134,14 +157,45 @@ class Session:
             CoveyError, OSError: If none of them can be opened.
         """
         errors: dict[str, CoveyError | OSError] = {}
-        for split in self._open:
+        for split in self.splits:
             try:
                 self.open(split)
             except (CoveyError, OSError) as error:
                 errors[split] = error
-        if errors and len(errors) == len(self._open):
+        if errors and len(errors) == len(self.splits):
             raise next(iter(errors.values()))
         return errors
+
+    def candidates(self) -> list[str]:
+        """Return the features that can be the label, if there is none."""
+        if self.path is None or not self.splits:
+            return []
+        dataset = self.open()
+        if dataset.label is not None:
+            return []
+        return [name for name, feature in dataset.features.items() if can_be_label(feature)]
+
+    def set_label(self, label: str) -> None:
+        """Open all splits again with another label when they are requested."""
+        if label not in self.candidates():
+            raise RequestError(f"label is {label[:100]!r}; must be one of {self.candidates()}")
+        with self._lock:
+            before, self.label = self.label, label
+            datasets, self._datasets = self._datasets, {}
+            try:
+                self.open()
+            except CoveyError:
+                self.label, self._datasets = before, datasets
+                raise
+
+    def find_plan(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the value of :attr:`plans`, which is made and stored if it is not there."""
+        with self._lock:
+            found = self.plans.pop(key, None)
+            self.plans[key] = make() if found is None else found  # the most recent one is last
+            while len(self.plans) > MAX_PLANS:
+                del self.plans[next(iter(self.plans))]
+            return self.plans[key]
 
     def release_pages(self) -> None:
         """Remove the pages of mapped files from the memory of the process, if there are many.
@@ -156,9 +210,8 @@ class Session:
         """Close the embeddings, and the datasets that the session opened."""
         if self.embeddings is not None:
             self.embeddings.close()
-        if self.path is not None:
-            for dataset in list(self._datasets.values()):
-                dataset.close()
+        for dataset in self._opened if self.path is not None else ():
+            dataset.close()
 
 
 def _mapped_bytes() -> int:
@@ -168,3 +221,28 @@ def _mapped_bytes() -> int:
             return int(file.read().split()[2]) * os.sysconf("SC_PAGESIZE")
     except (OSError, ValueError, IndexError):  # not Linux
         return 0
+
+
+def read_parts(read: Callable[[Ids], Any], ids: Ids) -> Iterator[tuple[Ids, Any]]:
+    """Yield parts of `ids`, and the results of `read`; an id that cannot be read has its error.
+
+    An error of the storage is raised: it would be the same for all ids.
+
+    >>> def read(ids):
+    ...     if 2 in ids:
+    ...         raise FormatError("corrupt")
+    ...     return ids.sum()
+    >>> [(ids.tolist(), str(found)) for ids, found in read_parts(read, np.arange(4))]
+    [([0, 1], '1'), ([2], 'corrupt'), ([3], '3')]
+    """
+    try:
+        found = read(ids)
+    except (FormatError, FeatureError) as error:
+        if len(ids) == 1:
+            yield ids, error
+            return
+        middle = len(ids) // 2
+        yield from read_parts(read, ids[:middle])
+        yield from read_parts(read, ids[middle:])
+        return
+    yield ids, found

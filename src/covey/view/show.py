@@ -1,4 +1,4 @@
-"""Batches in notebooks: a table with thumbnails of images, and what is displayed as an image.
+"""Batches in notebooks: a table with thumbnails of images.
 
 Every string is escaped. The size is bounded: rows, columns, characters of a cell, and bytes of all
 thumbnails. Thumbnails are PNG files in ``data:`` URLs, so that a saved notebook contains them.
@@ -7,20 +7,16 @@ thumbnails. Thumbnails are PNG files in ``data:`` URLs, so that a saved notebook
 from __future__ import annotations
 
 import base64
-import math
 import os
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covey._html import MAX_CHARACTERS, MAX_ROWS, table, text, titled
 from covey.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
 from covey.errors import check, shorten
-from covey.schema import Feature, Tensor
+from covey.view.media import as_pixels, encode_png, resize
 
 MAX_COLUMNS = 14
 MAX_SIDE = 48
@@ -29,7 +25,6 @@ MAX_IMAGE_BYTES = 160_000
 """Maximum size of all thumbnails of a table, encoded."""
 
 _FEW_VALUES = 6
-_MIN_FLAT_VALUES = 64
 
 
 class BatchView:
@@ -150,7 +145,7 @@ class _ImageBudget:
         pixels = as_pixels(value)
         if pixels is None:
             return text(describe(value))
-        data = base64.b64encode(encode_png(shrink(pixels))).decode()
+        data = base64.b64encode(encode_png(resize(pixels, MAX_SIDE))).decode()
         height, width = np.shape(value)[:2]
         if len(data) > self._left:
             return text(describe(value))
@@ -174,89 +169,3 @@ def describe(value: Any) -> str:
         return str(values.tolist())
     few = ", ".join(str(each)[:MAX_CHARACTERS] for each in values[:3].tolist())
     return f"{array.dtype} {array.shape}: {few}, ..."
-
-
-# Thumbnails.
-
-
-def find_picture_size(value: Any) -> tuple[int, int] | None:
-    """Return height and width of an array that is an image; None if the value is not an image."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "buif" or not value.size:
-        return None
-    shape = value.shape
-    if _has_channels_first(shape):
-        shape = (*shape[1:], shape[0])
-    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4))
-    return shape[:2] if is_image and min(shape[:2]) >= 4 else None
-
-
-def _has_channels_first(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3)
-
-
-def as_pixels(value: Any) -> NDArray[np.uint8] | None:
-    """Return an image as uint8 (h, w) or (h, w, 3 or 4); None if the value is not an image."""
-    return None if find_picture_size(value) is None else to_pixels(value)
-
-
-def to_pixels(value: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return an array that is an image as uint8 (h, w) or (h, w, 3 or 4)."""
-    if _has_channels_first(value.shape):
-        value = value.transpose(1, 2, 0)
-    pixels = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
-    if pixels.dtype == np.uint8:
-        return np.asarray(pixels, np.uint8)
-    if pixels.dtype == np.uint16:
-        return np.asarray(pixels >> 8, np.uint8)
-    numbers = np.nan_to_num(pixels.astype(np.float64), posinf=0, neginf=0)
-    low, high = float(numbers.min()), float(numbers.max())
-    return np.asarray((numbers - low) * (255 / ((high - low) or 1)), np.uint8)
-
-
-def shrink(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return an image of at most :data:`MAX_SIDE` pixels per side: means of squares."""
-    factor = -(-max(pixels.shape[:2]) // MAX_SIDE)
-    if factor == 1:
-        return pixels
-    height, width = (max(1, size // factor) for size in pixels.shape[:2])
-    rows, columns = min(factor, pixels.shape[0]), min(factor, pixels.shape[1])
-    squares = pixels[: height * rows, : width * columns]
-    shape = (height, rows, width, columns, *pixels.shape[2:])
-    return np.asarray(squares.reshape(shape).mean((1, 3)), np.uint8)
-
-
-def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return a PNG file of grey, RGB or RGBA pixels."""
-    height, width = pixels.shape[:2]
-    color = {1: 0, 3: 2, 4: 6}[1 if pixels.ndim == 2 else pixels.shape[2]]
-    rows = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each row begins with its filter
-    rows[:, 1:] = pixels.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*each) for each in chunks)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def pixels_shape(feature: Feature) -> tuple[int | None, ...] | None:
-    """Return the shape of a tensor as an image; None if it is not an image.
-
-    An image is a uint8 tensor of shape (h, w) or (h, w, 1 | 3 | 4), or a flat one of at least 64
-    values that are a square of grey or RGB pixels.
-
-    >>> pixels_shape(Tensor("uint8", (784,))), pixels_shape(Tensor("uint8", (32, 32, 3)))
-    ((28, 28, 1), (32, 32, 3))
-    """
-    if not isinstance(feature, Tensor) or feature.dtype != "uint8":
-        return None
-    match feature.shape:
-        case (_, _) | (_, _, 1 | 3 | 4):
-            return feature.shape
-        case (int(size),) if size >= _MIN_FLAT_VALUES:
-            for channels in (1, 3):
-                side = math.isqrt(size // channels)
-                if side * side * channels == size:
-                    return side, side, channels
-    return None
