@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,11 +20,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.arrays import RaggedArray, SparseArray
+from covey.arrays import RaggedArray
 from covey.classes import SmallClasses, collect_warnings
 from covey.dataset.combine import hash_classes
 from covey.dataset.dataset import Dataset
-from covey.errors import CoveyError, FeatureError, PlanError
+from covey.errors import CoveyError, FeatureError, PlanError, check_int
 from covey.loader.batch import BatchFormat
 from covey.loader.options import LoadOptions
 from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
@@ -33,26 +32,28 @@ from covey.plan import state as loader_state
 from covey.plan.balanced import BatchKey
 from covey.plan.epochs import Remainder
 from covey.schema.pixels import Crop
-from covey.view.media import Side, as_pixels, encode_png, flat_values, plot, resize
-from covey.view.parameters import integer, parse_json
-from covey.view.session import Ids, RequestError, Session, read_parts
-from covey.view.show import columns_of, describe
+from covey.view.media import (
+    Side,
+    as_pixels,
+    columns_of,
+    describe,
+    encode_png,
+    flat_values,
+    plot,
+    resize,
+)  # fmt: skip
+from covey.view.session import Ids, RequestError, Session, integer, parse_json, read_parts
 
 Kind = Literal["balanced", "shuffled", "sequential"]
 
 MAX_BATCH = 16_384
-"""Maximum number of examples of a batch that is set on the page."""
+"""Maximum number of examples of a batch that is shown."""
 MAX_RANKS = 64
-MAX_IMAGE_SIDE = 1024
-MAX_CHANGED_CLASSES = 4_000_000
+MAX_WEIGHTS = 4_000_000
 """Maximum number of class weights of a state: those of all changes together."""
-MAX_POINTS = 100
-"""Maximum number of points of a coverage curve."""
+MAX_STATES = 8
+"""Maximum number of pasted states that are stored."""
 
-DEFAULT_CLASSES_PER_BATCH = 8
-DEFAULT_BATCH_SIZE = 32
-
-_MAX_CHANGES = 1000
 # Examples that are read to find a part of split_classes(); two parts are compared at least.
 _MAX_PART_EXAMPLES = 20_000_000
 _MAX_NAME = 1000
@@ -92,29 +93,34 @@ class PlanOptions:
         """Return the plan of all ranks."""
         if not len(dataset):
             raise RequestError("the split has no examples, and no batches")
-        kind = self.plan or ("shuffled" if dataset.label is None else "balanced")
-        size = self.batch_size or min(DEFAULT_BATCH_SIZE, len(dataset))
-        if kind == "shuffled":
-            return ShuffledPlan(len(dataset), size, self.seed, remainder=self.remainder)
-        if kind == "sequential":
-            return SequentialPlan(len(dataset), size, remainder=self.remainder)
-        classes = self.classes_per_batch
-        classes = classes or min(DEFAULT_CLASSES_PER_BATCH, max(1, len(dataset.classes)))
-        if classes * self.examples_per_class > MAX_BATCH:
-            raise RequestError(
-                f"a batch of {classes:,} x {self.examples_per_class:,} examples is too large to be "
-                f"shown; the limit is {MAX_BATCH:,} examples"
+        if (self.plan or ("shuffled" if dataset.label is None else "balanced")) == "balanced":
+            classes = self.classes_per_batch or min(8, max(1, len(dataset.classes)))
+            plan = BalancedPlan(
+                dataset.classes,
+                classes,
+                self.examples_per_class,
+                self.seed,
+                total_examples_per_class=self.total_examples_per_class,
+                small_classes=self.small_classes,
+                class_weights=self.class_weights,
+                class_list=class_list,
             )
-        return BalancedPlan(
-            dataset.classes,
-            classes,
-            self.examples_per_class,
-            self.seed,
-            total_examples_per_class=self.total_examples_per_class,
-            small_classes=self.small_classes,
-            class_weights=self.class_weights,
-            class_list=class_list,
-        )
+            size = classes * self.examples_per_class
+        else:
+            size = self.batch_size or min(32, len(dataset))
+            if self.plan == "sequential":
+                return SequentialPlan(len(dataset), size, remainder=self.remainder)
+            return ShuffledPlan(len(dataset), size, self.seed, remainder=self.remainder)
+        if size > MAX_BATCH:
+            raise RequestError(
+                f"a batch of {size:,} examples is too large to be shown; the limit is {MAX_BATCH:,}"
+            )
+        return plan
+
+    def make_quietly(self, dataset: Dataset) -> tuple[Plan, list[str]]:
+        """Return the plan of all ranks, and the warnings about small classes."""
+        with collect_warnings() as found:
+            return self.make(dataset), found
 
 
 class Drawn(NamedTuple):
@@ -127,94 +133,84 @@ class Drawn(NamedTuple):
     """The index of the batch, and of its first row here."""
 
 
-@dataclass(frozen=True)
-class ShownPlan:
-    """A plan for a number of ranks, and the warnings about it."""
+def find_plan(
+    session: Session, dataset: Dataset, options: PlanOptions
+) -> tuple[Plan, Sequence[str]]:
+    """Return the plan that a request names, for rank 0, and the warnings about it.
 
-    plan: Plan
-    """The plan of rank 0."""
-    warnings: tuple[str, ...] = ()
-
-    def check_step(self, step: int) -> int:
-        """Return a step that the plan has."""
-        return int(integer(0, self.plan.last_step)("step", str(step)))
-
-    def draw(self, step: int, rank: int) -> Drawn | None:
-        """Return what a rank draws in a step; None if the epoch ends before its batch."""
-        plan = self.plan.for_rank(rank, self.plan.world_size, self.plan.mode)
-        origin = plan.batch_at(step)
-        if plan.steps_left(origin) == 0:
-            return None
-        ids, labels = plan.native.draw(0, 1, plan.share(origin))
-        return Drawn(ids[0], None if labels is None else labels[0], plan.key(0, origin))
-
-
-def find_plan(session: Session, dataset: Dataset, options: PlanOptions) -> ShownPlan:
-    """Return the plan that a request names; by default the plan of the loader, if there is one."""
-    loader = session.loader
-    mode: Mode = options.mode or ("split" if loader is None else loader.plan.mode)
-    own_size = 1 if loader is None else loader.plan.world_size
-    world_size = options.world_size or own_size
-    integer(1, max(MAX_RANKS, own_size))("world_size", str(world_size))
-
-    def make() -> ShownPlan:
-        if options.state is not None:
+    By default it is the plan of the loader, if there is one.
+    """
+    own = None if session.loader is None else session.loader.plan
+    size = options.world_size or (1 if own is None else own.world_size)
+    mode: Mode = options.mode or ("split" if own is None else own.mode)
+    integer(1, max(MAX_RANKS, 1 if own is None else own.world_size))("world_size", str(size))
+    found: Sequence[str] = ()
+    if options.state is not None:
+        plan = session.states.get(options.state)
+        if plan is None:
             raise RequestError("the state is not known; paste it again", 404)
-        if loader is not None:
-            return ShownPlan(loader.plan)
-        with collect_warnings() as found:
-            plan = options.make(dataset)
-        return ShownPlan(plan, tuple(found))
+    elif own is not None:
+        plan = own
+    else:
+        plan, found = session.plan(dataset, replace(options, world_size=None, mode=None))
+    return plan.for_rank(0, size, mode), found
 
-    def make_ranked() -> ShownPlan:
-        whole = session.find_plan(key, make) if options.state is not None else make()
-        return replace(whole, plan=whole.plan.for_rank(0, world_size, mode))
 
-    # Another plan after set_class_weights.
-    own = None if loader is None else loader.plan
-    key = options.state or (dataset, own, replace(options, world_size=None, mode=None))
-    shown: ShownPlan = session.find_plan((key, world_size, mode), make_ranked)
-    return shown
+def check_step(plan: Plan, step: int) -> int:
+    """Return a step that a plan has."""
+    return int(integer(0, plan.last_step)("step", str(step)))
+
+
+def draw(plan: Plan, step: int, rank: int) -> Drawn | None:
+    """Return what a rank draws in a step; None if the epoch ends before its batch."""
+    integer(0, plan.world_size - 1)("rank", str(rank))
+    plan = plan.for_rank(rank, plan.world_size, plan.mode)
+    origin = plan.batch_at(check_step(plan, step))
+    if plan.steps_left(origin) == 0:
+        return None
+    ids, labels = plan.native.draw(0, 1, plan.share(origin))
+    return Drawn(ids[0], None if labels is None else labels[0], plan.key(0, origin))
 
 
 def batch(
     session: Session, dataset: Dataset, options: PlanOptions, step: int = 0
 ) -> dict[str, Any]:
     """Return the ids of the examples of a step, for every rank."""
-    shown = find_plan(session, dataset, options)
-    plan, step = shown.plan, shown.check_step(step)
-    left, ranks = MAX_BATCH, []
-    for rank in range(plan.world_size):
-        if left == 0:
-            break
-        described = _describe_rank(shown, dataset, step, rank, left)
-        ranks.append(described)
-        left -= min(left, described["rows"])
+    plan, found = find_plan(session, dataset, options)
+    ranks: list[dict[str, Any]] = []
+    left = MAX_BATCH
+    while len(ranks) < plan.world_size and left > 0:
+        ranks.append(_describe_rank(plan, dataset, step, len(ranks), left))
+        left -= ranks[-1]["rows"]
     return {
         "step": step,
         "epoch": plan.batch_at(step) // plan.batches_per_epoch,
         "steps_per_epoch": plan.steps_per_epoch,
         "last_step": plan.last_step,
-        "plan": {name: value for name, value in plan.description.items() if name != "sum"},
+        "plan": _describe(plan),
         "examples_per_class": getattr(plan, "examples_per_class", None),
         "world_size": plan.world_size,
         "mode": plan.mode,
         "ranks": ranks,
         "omitted_ranks": plan.world_size - len(ranks),
-        "warnings": shown.warnings,
+        "warnings": found,
     }
 
 
+def _describe(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in plan.description.items() if name != "sum"}
+
+
 def _describe_rank(
-    shown: ShownPlan, dataset: Dataset, step: int, rank: int, limit: int
+    plan: Plan, dataset: Dataset, step: int, rank: int, limit: int
 ) -> dict[str, Any]:
     """Return the batch of a rank, of which at most `limit` examples are listed."""
-    drawn = shown.draw(step, rank)
+    drawn = draw(plan, step, rank)
     if drawn is None:
         return {"rank": rank, "batch": None, "row": 0, "rows": 0, "classes": []}
     ids, labels, key = drawn
     size = len(ids) if labels is None else key.examples_per_class
-    groups: list[dict[str, Any]] = []
+    groups = []
     for position, begin in enumerate(range(0, min(len(ids), limit), max(1, size))):
         class_id = None if labels is None else int(labels[position])
         name = None if class_id is None else dataset.class_name(class_id)[:_MAX_NAME]
@@ -224,30 +220,16 @@ def _describe_rank(
 
 
 def coverage(
-    session: Session,
-    dataset: Dataset,
-    options: PlanOptions,
-    step: int = 0,
-    until: int | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yield which part of the classes and examples is drawn up to `step`, and up to others."""
-    shown = find_plan(session, dataset, options)
-    plan: Any = shown.plan
-    shown.check_step(step)
-    end = shown.check_step(min(plan.steps_per_epoch, plan.last_step) if until is None else until)
-
-    def covered(step: int) -> dict[str, Any]:
-        if isinstance(plan, BalancedPlan):
-            return asdict(plan.coverage(step))
-        drawn = min(plan.batch_at(step), plan.batches_per_epoch) * plan.batch_size
-        examples = float(min(1.0, drawn / plan.records))
-        return {"classes": None, "examples": examples, "visits": None, "times": None}
-
-    yield {"at": {**covered(step), "steps": step}, "until": end}
-    # By integers: a float near the last step may exceed it.
-    for each in dict.fromkeys(end * number // (MAX_POINTS - 1) for number in range(MAX_POINTS)):
-        found = covered(each)
-        yield {"step": each, "classes": found["classes"], "examples": found["examples"]}
+    session: Session, dataset: Dataset, options: PlanOptions, step: int = 0
+) -> dict[str, Any]:
+    """Return which part of the classes and examples is drawn before a step."""
+    plan: Any = find_plan(session, dataset, options)[0]
+    check_step(plan, step)
+    if isinstance(plan, BalancedPlan):
+        return {"at": asdict(plan.coverage(step))}
+    drawn = min(plan.batch_at(step), plan.batches_per_epoch) * plan.batch_size
+    examples = min(1.0, drawn / plan.records)
+    return {"at": {"steps": step, "classes": None, "examples": examples}}
 
 
 # States.
@@ -268,43 +250,39 @@ def state(
         body: The JSON of ``loader.state_dict()``.
         world_size, mode: Ranks, for the step.
     """
-    try:
-        found = parse_json("state", body)
-    except RequestError:
-        found = None
+    found = parse_json("state", body)
     if not isinstance(found, dict) or not {"format", "batch", "plan"} <= found.keys():
         raise RequestError(
             "this is not the state of a loader; must be the JSON of loader.state_dict(): "
             '{"format": 1, "batch": 1200, "plan": {"kind": "balanced", ...}}'
         )
-    loader = session.loader
-    plans = [lambda: loader.plan] if loader is not None else _candidates(dataset, found)
+    weights, loader = found.get("weights"), session.loader
+    count = len(weights) if isinstance(weights, list) else 0
+    if count * len(dataset.classes) > MAX_WEIGHTS:
+        raise RequestError(f"the state has {count:,} changes of weights, which is too much")
+    plans = _candidates(dataset, found) if loader is None else iter([lambda: loader.plan])
     plan, index = _load(plans, found)
-    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
-    session.find_plan(digest, lambda: ShownPlan(plan))
+    digest = hashlib.sha256(body.encode()).hexdigest()[:32]
+    session.states[digest] = plan
+    while len(session.states) > MAX_STATES:
+        del session.states[next(iter(session.states))]
     options = PlanOptions(state=digest, world_size=world_size, mode=mode)
-    step = find_plan(session, dataset, options).plan.step_at(index)
-    return {
-        "parameters": {"state": digest, "step": step},
-        "batch": index,
-        "weights": bool(found.get("weights")),
-        "plan": {name: value for name, value in plan.description.items() if name != "sum"},
-    }
+    step = find_plan(session, dataset, options)[0].step_at(index)
+    parameters, described = {"state": digest, "step": step}, _describe(plan)
+    return {"parameters": parameters, "batch": index, "weights": count > 0, "plan": described}
 
 
-def _load(plans: Any, state: Mapping[str, Any]) -> tuple[Plan, int]:
+def _load(plans: Iterator[Callable[[], Plan]], state: Mapping[str, Any]) -> tuple[Plan, int]:
     """Return the plan of a state, which is one of several, and its next batch."""
     first: PlanError | None = None
     for make in plans:
         try:
             with collect_warnings():
-                plan = make()
-            return loader_state.load(plan, state)
+                return loader_state.load(make(), state)
         except PlanError as error:
             first = first or error
     assert first is not None
     if first.option in ("classes", "examples", "sum"):
-        first.allowed = first.allowed and first.allowed.replace("this loader", "this dataset")
         first.remedy = (
             "use loader.view() if the batches have class_list=, or are of a part of "
             "split_classes() with another seed"
@@ -318,37 +296,22 @@ def _candidates(dataset: Dataset, state: Mapping[str, Any]) -> Iterator[Callable
     A state does not name all options of its plan: those that are missing follow from the numbers of
     classes and examples. The state is not trusted.
     """
-    described, weights = state["plan"], state.get("weights", [])
-    kind = described.get("kind") if isinstance(described, Mapping) else None
+    described = state["plan"]
+    kind = described.get("kind") if isinstance(described, dict) else None
     if kind not in get_args(Kind):
         raise PlanError("the state is corrupt", option="kind", found=kind, choices=get_args(Kind))
-    sizes = ("classes_per_batch", "examples_per_class") if kind == "balanced" else ("batch_size",)
-    values: dict[str, Any] = {name: described.get(name) for name in ("seed", *sizes)}
-    for name, value in values.items():
-        low = 0 if name == "seed" else 1
-        if type(value) is not int or not low <= value < 2**64:
-            raise PlanError(
-                "the state is corrupt", option=name, found=value, allowed=f"an integer >= {low}"
-            )
-    if max(values[name] for name in sizes) > MAX_BATCH:
-        raise RequestError(f"batches of more than {MAX_BATCH:,} examples are not shown")
-    options = PlanOptions(plan=kind, remainder=described.get("remainder", "keep"), **values)
+    names = ("classes_per_batch", "examples_per_class", "seed", "batch_size", "remainder")
+    given = {name: described[name] for name in names if name in described}
+    for name, low in (("classes", 0), ("examples", 0), *((each, 1) for each in names[:2])):
+        check_int(name, described.get(name, low), low)
+    options = PlanOptions(plan=kind, **given)
     yield partial(options.make, dataset)
     if kind != "balanced":
         return
-    count = len(weights) if isinstance(weights, list) else 0
-    if count > _MAX_CHANGES or count * len(dataset.classes) > MAX_CHANGED_CLASSES:
-        raise RequestError(
-            f"the state has {count:,} changes of the weights of {len(dataset.classes):,} classes, "
-            "which is too much to be shown"
-        )
     dropped, counts = replace(options, small_classes="drop"), dataset.classes.counts
     yield partial(dropped.make, dataset)
-    if type(described.get("examples")) is not int or type(described.get("classes")) is not int:
-        return
-    for each, those in (
-        (options, counts), (dropped, counts[counts >= options.examples_per_class])
-    ):  # fmt: skip
+    large = counts[counts >= options.examples_per_class]
+    for each, those in ((options, counts), (dropped, large)):
         limit = _find_limit(those, described["examples"])
         yield partial(replace(each, total_examples_per_class=limit).make, dataset)
     for part in _parts(dataset, options, described["classes"], described["examples"]):
@@ -370,7 +333,7 @@ def _parts(dataset: Dataset, options: PlanOptions, count: int, examples: int) ->
     table = dataset.classes
     for seed in dict.fromkeys((0, options.seed)):
         labels, hashes = hash_classes(dataset, seed)
-        if not (options.classes_per_batch or 1) <= count < len(labels):
+        if not 0 < count < len(labels):
             return
         order = np.argsort(hashes, kind="stable")
         counts = table.counts[np.searchsorted(table.labels, labels)][order]
@@ -389,9 +352,8 @@ def parse_image_size(name: str, text: str) -> Any:
     """Return a side, height and width such as ``224x320``, or ``"ragged"``."""
     if text == "ragged":
         return text
-    sides = text.split("x") if text.count("x") == 1 else [text, text]
-    height, width = (integer(1, MAX_IMAGE_SIDE)(name, side) for side in sides)
-    return height, width
+    height, width = text.split("x") if text.count("x") == 1 else (text, text)
+    return integer(1, 1024)(name, height), integer(1, 1024)(name, width)
 
 
 @dataclass(frozen=True)
@@ -412,7 +374,6 @@ def batch_rows(
     contents: ContentOptions,
     step: int = 0,
     rank: int = 0,
-    first: int = 0,
     rows: Annotated[int, integer(1)] = MAX_BATCH,
     side: Side = 128,
 ) -> Iterator[dict[str, Any]]:
@@ -423,52 +384,30 @@ def batch_rows(
         contents: Options of the loader; ignored if the session has a loader.
         step: The step.
         rank: The rank.
-        first: The first row.
         rows: Maximum number of rows.
         side: Maximum side of images in pixels.
     """
-    ranked, loader = find_plan(session, dataset, options), session.loader
-    integer(0, ranked.plan.world_size - 1)("rank", str(rank))
-    drawn = ranked.draw(ranked.check_step(step), rank)
+    drawn = draw(find_plan(session, dataset, options)[0], step, rank)
     if drawn is None:
         raise RequestError(f"rank {rank} has no batch in step {step}, the last of its epoch", 404)
-    built: Any
-    if loader is not None:
-        built = loader.format
-    else:
-        built = BatchFormat(dataset, LoadOptions.of(**vars(contents), threads=0))
-    ids, labels, key = drawn
-    count = len(ids)
-    is_whole = built.augmenter or built.batch_transform or built.options.is_padded
-
-    def build(some: Ids) -> dict[str, Any]:
-        begin, end = int(some[0]), int(some[-1]) + 1
-        chosen = None if labels is None else labels.repeat(key.examples_per_class)[begin:end]
-        try:
-            x = built.build(ids[begin:end], chosen, key._replace(row=key.row + begin), lambda: None)
-        except FeatureError as error:  # of the options, images of different sizes for instance
-            raise RequestError(str(error)) from None
-        except CoveyError:
-            raise
-        except Exception as error:
-            if loader is None:
-                raise
-            # Of a function of the caller.
-            raise RequestError(f"{type(error).__name__}: {error}") from error
-        return _x_columns(built, x, is_whole=is_whole)
-
-    end = min(first + rows, len(ids))
+    loader = session.loader
+    own = BatchFormat(dataset, LoadOptions.of(**vars(contents), threads=0))
+    built: Any = own if loader is None else loader.format
+    build = partial(_build, built, drawn)
+    everything = np.arange(len(drawn.ids))
     parts: Iterable[tuple[Ids, Any]]
-    if is_whole:
-        whole = build(np.arange(len(ids)))
-        count = min(map(len, whole.values()), default=0)
-        some = np.arange(first, min(first + rows, count))
-        parts = [(some, {name: column[first:] for name, column in whole.items()})]
+    if built.augmenter or built.batch_transform or built.options.is_padded:
+        columns = build(everything)
+        total = min(map(len, columns.values()), default=0)
+        parts = [(np.arange(min(rows, total)), columns)]
     else:
-        size = _chunk_rows(built)
-        chunks = (np.arange(begin, min(begin + size, end)) for begin in range(first, end, size))
-        parts = chain.from_iterable(read_parts(build, chunk) for chunk in chunks)
-    yield {"total": count, "is_aligned": count == len(ids)}
+        total = len(everything)
+        chunks = range(0, min(rows, total), _chunk_rows(built))
+        parts = chain.from_iterable(
+            read_parts(build, everything[begin : min(begin + chunks.step, rows)])
+            for begin in chunks
+        )
+    yield {"total": total, "is_aligned": total == len(everything)}
     for numbers, columns in parts:
         for position, row in enumerate(numbers.tolist()):
             if isinstance(columns, CoveyError):
@@ -478,19 +417,20 @@ def batch_rows(
                 yield {"row": row, "values": shown}
 
 
-def _chunk_rows(built: BatchFormat) -> int:
-    """Return the number of rows that are built together."""
-    if not built.has_images:
-        return _MAX_CHUNK_ROWS
-    images = built.options.images
-    height, width = images.size or (1, _UNKNOWN_PIXELS)
-    row_bytes = 3 * height * width * images.views * len(built.image_names)
-    return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
-
-
-def _x_columns(built: BatchFormat, batch: Any, *, is_whole: bool) -> dict[str, Any]:
-    """Return x as columns: a dict has one for each feature, a tuple one for each view."""
-    if is_whole:  # of functions of the caller
+def _build(built: BatchFormat, drawn: Drawn, rows: Ids) -> dict[str, Any]:
+    """Return some rows of x as columns: one for each feature of a dict, and each view."""
+    (ids, labels, key), begin, end = drawn, int(rows[0]), int(rows[-1]) + 1
+    chosen = None if labels is None else labels.repeat(key.examples_per_class)[begin:end]
+    try:
+        key = key._replace(row=key.row + begin)
+        batch = built.build(ids[begin:end], chosen, key, lambda: None)
+    except FeatureError as error:  # of the options, images of different sizes for instance
+        raise RequestError(str(error)) from None
+    except CoveyError:
+        raise
+    except Exception as error:  # of a function of the caller
+        raise RequestError(f"{type(error).__name__}: {error}") from error
+    if built.augmenter or built.batch_transform:
         columns = columns_of(batch)
         if isinstance(batch, tuple) and len(columns) > 1:
             columns.pop("y", None)
@@ -511,25 +451,27 @@ def _flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
         yield name or "x", x
 
 
+def _chunk_rows(built: BatchFormat) -> int:
+    """Return the number of rows that are built together."""
+    images = built.options.images
+    height, width = images.size or (1, _UNKNOWN_PIXELS)
+    row_bytes = 3 * height * width * images.views * len(built.image_names)
+    return max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES // max(1, row_bytes)))
+
+
 def _show(value: Any, side: int) -> dict[str, Any]:
     """Return a value of a row as an image, or as a description and a plot."""
     value = np.asarray(value) if isinstance(value, np.generic) else value
-    found: dict[str, Any] = {"dtype": "str", "shape": []}
-    if isinstance(value, np.ndarray):
-        found = {"dtype": str(value.dtype), "shape": list(value.shape)}
-    elif isinstance(value, (RaggedArray, SparseArray)):
-        kind = "ragged" if isinstance(value, RaggedArray) else "sparse"
-        found = {"dtype": f"{kind} {flat_values(value).dtype}", "shape": None}
+    numbers, is_array = flat_values(value), isinstance(value, np.ndarray)
+    dtype = "str" if numbers.dtype.kind in "OSU" else str(numbers.dtype)
+    found: dict[str, Any] = {"dtype": dtype, "shape": list(value.shape) if is_array else None}
     pixels = as_pixels(value)
     if pixels is not None:
         data = base64.b64encode(encode_png(resize(pixels, side))).decode()
         return {**found, "image": f"data:image/png;base64,{data}"}
-    numbers = flat_values(value)
     if numbers.dtype.kind in "iuf" and numbers.size:
         found |= {"low": np.fmin.reduce(numbers), "high": np.fmax.reduce(numbers)}
-    points = plot(value)
-    found["text"] = _text(value)[:_MAX_TEXT]
-    return found if points is None else {**found, "plot": points}
+    return {**found, "text": _text(value)[:_MAX_TEXT], "plot": plot(value)}
 
 
 def _text(value: Any) -> str:

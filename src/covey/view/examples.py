@@ -7,7 +7,7 @@ whose ``kind`` is ``"image"``, ``"audio"``, ``"bytes"``, ``"array"``, ``"ragged"
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,13 +23,14 @@ from covey.schema.columns import STRINGS
 from covey.schema.images import read_header
 from covey.urls import shown
 from covey.view import media
-from covey.view.parameters import integer, parse_ids, parse_json
-from covey.view.session import Ids, RequestError, Session, read_parts
+from covey.view.session import Ids, RequestError, Session, integer, parse_json, read_parts
 
 MAX_FIRST = 6
 """Most values of an array that are listed."""
 MAX_FOUND = 1000
 """Maximum number of ids that a search returns."""
+MAX_IDS = 200
+"""Maximum number of examples that are read together."""
 MAX_STRING = 20_000
 """Maximum number of characters of a string."""
 MAX_LISTED_STRING = 1000
@@ -38,10 +39,7 @@ MAX_LISTED_STRING = 1000
 _MAX_READ_EXAMPLES = 64
 _START_BYTES = 16
 
-# Examples and bytes that a search reads at once; the first read is small.
-_FIRST_SEARCHED = 256
-_MAX_SEARCHED = 8192
-_MAX_SEARCHED_BYTES = 8 << 20
+_SEARCHED_EXAMPLES = 4096
 
 
 # Features.
@@ -97,51 +95,39 @@ class Condition:
         if self.operator not in allowed:
             limits = f"op must be one of {', '.join(allowed)}" if allowed else "it has no search"
             raise RequestError(f"{self.name[:100]!r} is {feature.summary}; {limits}")
-        if not self._compares_strings(feature) and self.operator != "nan":
-            try:
-                is_number = not math.isnan(float(self.value))
-            except ValueError:
-                is_number = False
-            if not is_number:
-                raise RequestError(f"value is {self.value[:40]!r}; must be a number")
+        if not (self._is_text(feature) or self.operator == "nan" or _is_number(self.value)):
+            raise RequestError(f"value is {self.value[:40]!r}; must be a number")
 
-    def _compares_strings(self, feature: Feature) -> bool:
+    def _is_text(self, feature: Feature) -> bool:
         is_named = isinstance(feature, ClassLabel) and self.operator in ("contains", "equals")
         return is_named or getattr(feature, "dtype", "") in STRINGS
 
     def matches(self, feature: Feature, column: Any) -> NDArray[np.bool_]:
         """Return which rows of a column match."""
         values, splits = _flatten(column)
-        if isinstance(feature, ClassLabel) and self._compares_strings(feature):
+        if not self._is_text(feature):
+            found = compare(values, self.operator, self.value)
+        elif isinstance(feature, ClassLabel):
             labels, positions = np.unique(values, return_inverse=True)
-            names = feature.names or ()
-            known = [each for each in labels.tolist() if 0 <= each < len(names)]
-            shown = {each: str(names[each]) for each in known}
-            found = self._match_strings([shown.get(each, str(each)) for each in labels.tolist()])
+            names = dict(enumerate(feature.names or ()))
+            found = self._matches_texts([names.get(each, str(each)) for each in labels.tolist()])
             if self.operator == "equals":
                 found |= labels.astype(str) == self.value
             found = found[positions]
-        elif isinstance(values, StringArray):
-            strings = values.to_numpy((len(values.offsets) - 1,)).tolist()
-            found = self._match_strings(strings)
         else:
-            found = compare(values, self.operator, self.value)
+            found = self._matches_texts(values.to_numpy((len(values.offsets) - 1,)).tolist())
         if splits is None:
             return found
-        result = np.zeros(len(splits) - 1, bool)
-        is_filled = np.diff(splits) > 0
-        if is_filled.any():
-            begins = splits[:-1][is_filled]
-            result[is_filled] = np.logical_or.reduceat(found[: splits[-1]], begins)
-        return result
+        ends = np.append(0, np.cumsum(found))
+        return np.asarray(ends[splits[1:]] > ends[splits[:-1]])
 
-    def _match_strings(self, strings: list[Any]) -> NDArray[np.bool_]:
-        texts = (each.decode(errors="replace") if isinstance(each, bytes) else each
-                 for each in strings)  # fmt: skip
-        if self.operator == "equals":
-            return np.fromiter((each == self.value for each in texts), bool, len(strings))
+    def _matches_texts(self, strings: list[Any]) -> NDArray[np.bool_]:
         wanted = self.value.casefold()
-        return np.fromiter((wanted in each.casefold() for each in texts), bool, len(strings))
+        texts = [each.decode(errors="replace") if isinstance(each, bytes) else each
+                 for each in strings]  # fmt: skip
+        if self.operator == "equals":
+            return np.array([each == self.value for each in texts], bool)
+        return np.array([wanted in each.casefold() for each in texts], bool)
 
 
 def _flatten(column: Any) -> tuple[Any, NDArray[np.int64] | None]:
@@ -177,7 +163,7 @@ def compare(values: NDArray[Any], operator: str, text: str) -> NDArray[np.bool_]
     [False, True]
     """
     if operator == "nan":
-        return np.isnan(values)
+        return np.asarray(np.isnan(values))
     wanted: Any
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -187,6 +173,13 @@ def compare(values: NDArray[Any], operator: str, text: str) -> NDArray[np.bool_]
     if operator == "equals":
         return np.asarray(values == wanted)
     return np.asarray(values < wanted if operator == "less" else values > wanted)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
 
 
 def _number(text: str) -> float:
@@ -200,43 +193,13 @@ def _number(text: str) -> float:
 
 def parse_conditions(name: str, text: str) -> list[Condition]:
     """Return the conditions of a request: a JSON list of (feature, operator, value)."""
-    found = parse_json(name, text)
     try:
-        conditions = [
+        return [
             Condition(str(feature), str(operator), "" if value is None else str(value))
-            for feature, operator, value in found
+            for feature, operator, value in parse_json(name, text)
         ]
     except (TypeError, ValueError):
         raise RequestError(f"{name} must be a list of [feature, op, value]") from None
-    return conditions
-
-
-class Members:
-    """The examples of a split, or of one of its classes, in the order of their ids.
-
-    Args:
-        dataset: The split.
-        class_id: The class; None for all examples.
-    """
-
-    def __init__(self, dataset: Dataset, class_id: int | None = None) -> None:
-        self.length = len(dataset)
-        self._by_class: NDArray[Any] | None = None
-        self._first = 0
-        if class_id is not None:
-            table = dataset.classes
-            position = table.position(class_id)
-            self._by_class = table.by_class
-            self._first = int(table.firsts[position])
-            self.length = int(table.counts[position])
-
-    def slice(self, begin: int, end: int) -> Ids:
-        """Return the ids at some positions."""
-        end = min(end, self.length)
-        begin = min(begin, end)
-        if self._by_class is None:
-            return np.arange(begin, end, dtype=np.int64)
-        return self._by_class[self._first + begin : self._first + end].astype(np.int64)
 
 
 def find(
@@ -255,94 +218,83 @@ def find(
         cursor: Position of the first example, among those of the split or class.
         limit: Maximum number of ids.
     """
-    members = Members(dataset, class_)
-    features = dataset.features.select(list(dict.fromkeys(each.name for each in where)))
     for each in where:
         each.check(dataset.features)
+    features = dataset.features.select(list(dict.fromkeys(each.name for each in where)))
+    members: Any = range(len(dataset))
+    if class_ is not None:
+        members = dataset.classes.records(dataset.classes.position(class_))
+    left, end, size = limit, len(members), _SEARCHED_EXAMPLES if where else limit
+    cursor = min(cursor, end)
 
     def matches(ids: Ids) -> NDArray[np.bool_]:
-        columns = dataset.decode(features, ids) if where else {}
-        found = np.ones(len(ids), bool)
+        columns, found = dataset.decode(features, ids) if where else {}, np.ones(len(ids), bool)
         for each in where:
             found &= each.matches(features[each.name], features.find(columns, each.name))
         return found
 
-    count, size, is_done = 0, _FIRST_SEARCHED if where else limit, False
-    while not is_done:
-        ids = members.slice(cursor, cursor + size)
-        if where and len(ids):
-            sizes = np.cumsum(media.decoded_sizes(dataset, ids))
-            ids = ids[: max(1, int(np.searchsorted(sizes, _MAX_SEARCHED_BYTES)))]
-        found: list[int] = []
-        corrupt = 0
-        for part, is_match in read_parts(matches, ids):
-            if isinstance(is_match, CoveyError):
-                corrupt += 1
-                cursor += 1
-                continue
-            rows = np.flatnonzero(is_match)[: limit - count]
-            found += part[rows].tolist()
-            count += len(rows)
-            # The next search begins right after the last example.
-            cursor += int(rows[-1]) + 1 if count == limit else len(part)
-            if count == limit:
-                break
-        is_end = cursor >= members.length
-        is_done = is_end or count == limit
-        scanned = min(cursor, members.length)
-        yield {"ids": found, "scanned": scanned, "of": members.length, "corrupt": corrupt,
-               "cursor": None if is_end else cursor}  # fmt: skip
-        size = min(2 * size, _MAX_SEARCHED)
+    def line(ids: list[int], corrupt: int = 0) -> dict[str, Any]:
+        following = None if cursor >= end else cursor
+        return {"ids": ids, "scanned": cursor, "of": end, "corrupt": corrupt, "cursor": following}
+
+    if cursor == end:
+        yield line([])
+    while left and cursor < end:
+        part = np.asarray(members[cursor : cursor + size], np.int64)
+        for some, found in read_parts(matches, media.split_by_size(dataset, part)[0]):
+            is_corrupt = isinstance(found, CoveyError)
+            ids = [] if is_corrupt else some[found][:left].tolist()
+            left -= len(ids)
+            # The next search begins right after the last example that was found.
+            cursor += len(some) if left else int(np.searchsorted(some, ids[-1])) + 1
+            yield line(ids, int(is_corrupt))
+            if not left:
+                return
 
 
 # Summaries.
+
+
+def parse_ids(name: str, text: str) -> list[int]:
+    """Return record ids that are separated by commas."""
+    found = [integer()(name, each) for each in text.split(",")]
+    if len(found) > MAX_IDS:
+        raise RequestError(f"{name} has {len(found):,} ids; the limit is {MAX_IDS}")
+    return found
 
 
 def examples(
     session: Session, dataset: Dataset, ids: Annotated[Sequence[int], parse_ids] = ()
 ) -> dict[str, Any]:
     """Return the summaries of examples; one that cannot be read has an error."""
-    wrong = next((each for each in ids if each >= len(dataset)), None)
-    if wrong is not None:
-        raise RequestError(f"ids has {wrong}; must be below {len(dataset)}")
+    wrong = [each for each in ids if each >= len(dataset)]
+    if wrong:
+        raise RequestError(f"ids has {wrong[0]}; must be below {len(dataset)}")
+
+    def read(ids: Ids) -> list[dict[str, Any]]:
+        media.check_size(dataset, ids)
+        return list(read_examples(dataset, ids.tolist(), summary=_summarize_bounded))
+
     found: list[dict[str, Any]] = []
     numbers = np.array(ids, np.int64)
     for begin in range(0, len(ids), _MAX_READ_EXAMPLES):
         for part in media.split_by_size(dataset, numbers[begin : begin + _MAX_READ_EXAMPLES]):
-            found += _read_bounded(dataset, part)
+            for some, read_ones in read_parts(read, part):
+                is_error = isinstance(read_ones, CoveyError)
+                located = [{**_locate(dataset, int(some[0])), "error": str(read_ones)}]
+                found += located if is_error else read_ones
         session.release_pages()
     for example, size in zip(found, dataset.raw.lengths(numbers).tolist(), strict=True):
         example["bytes"] = size
     return {"examples": found}
 
 
-def _read_bounded(dataset: Dataset, ids: Ids) -> Iterator[dict[str, Any]]:
-    """Yield summaries of examples, with plots, and with strings of bounded lengths."""
-
-    def read(ids: Ids) -> dict[str, Any]:
-        media.check_size(dataset, ids)
-        return dataset.decode(dataset.features, ids)
-
-    for part, columns in read_parts(read, ids) if len(ids) else ():
-        if isinstance(columns, CoveyError):
-            described = _describe_place(dataset, int(part[0]))
-            yield {**described, "error": str(columns)}
-            continue
-        for row, number in enumerate(part.tolist()):
-            example = row_of(columns, row)
-            described = describe_example(dataset, dataset.features, example, number)
-            for name, summary in described["values"].items():
-                feature = dataset.features[name]
-                value = dataset.features.find(example, name)
-                described["values"][name] = _bounded(summary, value, feature)
-            yield described
-
-
-def _bounded(summary: Any, value: Any, feature: Feature) -> Any:
-    """Return a summary with strings of bounded lengths, and with a plot, or the size of a picture.
+def _summarize_bounded(value: Any, feature: Feature) -> Any:
+    """Return a summary with strings of bounded lengths, and a plot or the size of a picture.
 
     A longer string is ``{"kind": "string", "text", "length", "truncated": True}``.
     """
+    summary = summarize(value, feature)
     if isinstance(summary, str) and len(summary) > MAX_STRING:
         text = summary[:MAX_STRING]
         return {"kind": "string", "text": text, "length": len(summary), "truncated": True}
@@ -352,13 +304,15 @@ def _bounded(summary: Any, value: Any, feature: Feature) -> Any:
     cut = [each[:MAX_LISTED_STRING] if isinstance(each, str) else each for each in first]
     size = media.find_picture_size(media.as_picture(value, feature))
     if size is not None and summary["kind"] == "array":
-        return {**summary, "first": cut, "picture": list(size)}
-    points = media.plot(value)
-    return {**summary, "first": cut, **({} if points is None else {"plot": points})}
+        return {**summary, "first": cut, "picture": size}
+    return {**summary, "first": cut, "plot": media.plot(value)}
 
 
 def read_examples(
-    dataset: Dataset, ids: Sequence[int], names: Sequence[str] | None = None
+    dataset: Dataset,
+    ids: Sequence[int],
+    names: Sequence[str] | None = None,
+    summary: Callable[[Any, Feature], Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield summaries of examples: id, class, location and values.
 
@@ -366,44 +320,28 @@ def read_examples(
         dataset: The dataset.
         ids: Ids of the examples.
         names: Features to read (default: all).
+        summary: Function that returns the summary of a value (default: :func:`summarize`).
     """
     features = dataset.features if names is None else dataset.features.select(names)
+    summary = summary or summarize
     for begin in range(0, len(ids), _MAX_READ_EXAMPLES):
         part = np.array(ids[begin : begin + _MAX_READ_EXAMPLES], np.int64)
         columns = dataset.decode(features, part)
         for row, number in enumerate(part.tolist()):
-            yield describe_example(dataset, features, row_of(columns, row), number)
+            found = row_of(columns, row)
+            values = {
+                name: summary(features.find(found, name), features[name]) for name in features
+            }
+            yield {**_locate(dataset, number), "values": values}
 
 
-def describe_example(
-    dataset: Dataset, features: Features, example: dict[str, Any], number: int
-) -> dict[str, Any]:
-    """Return the summary of an example: id, class, location and values.
-
-    Args:
-        dataset: The dataset.
-        features: Features of `example`.
-        example: The values.
-        number: Id of the example.
-    """
-    values = {
-        name: summarize(features.find(example, name), kind) for name, kind in features.items()
-    }
-    return {**_describe_place(dataset, number), "values": values}
-
-
-def _describe_place(dataset: Dataset, number: int) -> dict[str, Any]:
+def _locate(dataset: Dataset, number: int) -> dict[str, Any]:
     place, found = dataset.place(number), None
     if dataset.label is not None:
         label = int(dataset.labels_of(np.array([number], np.int64))[0])
         found = {"id": label, "name": dataset.class_name(label)}
-    return {
-        "id": number,
-        "class": found,
-        "shard": shown(place.name),
-        "record": place.record,
-        "offset": place.offset,
-    }
+    where = {"shard": shown(place.name), "record": place.record, "offset": place.offset}
+    return {"id": number, "class": found, **where}
 
 
 def summarize(value: Any, feature: Feature) -> Any:

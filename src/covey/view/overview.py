@@ -15,7 +15,7 @@ from covey.results import ValueSummary
 from covey.schema.images import read_header
 from covey.view import batches, media
 from covey.view.examples import examples, feature_kind, operators_of
-from covey.view.session import Ids, Session, read_parts
+from covey.view.session import Ids, Session, read_parts, spread
 
 MAX_NAME = 1000
 """Maximum number of characters of the name of a class."""
@@ -39,24 +39,22 @@ def overview(session: Session) -> dict[str, Any]:
     """Return the splits, the features, the loader, and what the first screen shows."""
     splits = [_describe_split(session, name) for name in session.splits]
     opened = [session.open(each["name"]) for each in splits if each["error"] is None]
-    found = session.embeddings
     return {
         "title": session.title,
         "path": session.path,
         "kind": session.kind,
         "label": next((each.label for each in opened if each.label is not None), None),
         "candidates": session.candidates() if opened else [],
-        "code": session.code,
         "features": _describe_features(opened),
         "splits": splits,
-        "embeddings": None if found is None else found.describe(session.open(found.split)),
+        "embeddings": _describe_embeddings(session),
         "loader": _describe_loader(session),
         "first": _first(session) if splits and splits[0]["records"] else None,
     }
 
 
 def _describe_split(session: Session, name: str) -> dict[str, Any]:
-    names = ("records", "classes", "bytes", "shards", "compression", "label")
+    names = ("records", "classes", "bytes", "shards", "compression", "label", "code")
     try:
         dataset = session.open(name)
     except (CoveyError, OSError) as error:
@@ -71,6 +69,7 @@ def _describe_split(session: Session, name: str) -> dict[str, Any]:
         "shards": len(shards),
         "compression": next((each.compression for each in found if each.compression), None),
         "label": dataset.label,
+        "code": session.code(name),
         "error": None,
     }
 
@@ -100,6 +99,17 @@ def _has_image(dataset: Dataset, name: str) -> bool:
         return False
 
 
+def _describe_embeddings(session: Session) -> dict[str, Any] | None:
+    found = session.embeddings
+    if found is None:
+        return None
+    features = session.open(found.split).features
+    named = ("class", "string", "bytes", "number")
+    names = [name for name, feature in features.items() if feature_kind(feature) in named]
+    sizes = {"points": found.points, "dimensions": found.dimensions}
+    return {"split": found.split, **sizes, "features": names}
+
+
 def _describe_loader(session: Session) -> dict[str, Any] | None:
     if session.loader is None:
         return None
@@ -122,20 +132,17 @@ def _first(session: Session) -> dict[str, Any] | None:
         drawn = [each for group in batch["ranks"][0]["classes"] for each in group["ids"]]
     except CoveyError:  # fewer classes than ranks, for instance: the page of batches shows it
         batch, drawn = None, []
-    strip = np.arange(FIRST_EXAMPLES) * len(dataset) // FIRST_EXAMPLES
-    ids = list(dict.fromkeys([*strip.tolist(), *drawn[:FIRST_BATCH]]))
-    sizes = np.cumsum(media.decoded_sizes(dataset, np.array(ids, np.int64)))
+    strip = spread(len(dataset), FIRST_EXAMPLES).tolist()
+    ids = np.array([*strip, *drawn[:FIRST_BATCH]], np.int64)
+    sizes = np.cumsum(media.decoded_sizes(dataset, ids))
     ids = ids[: int(np.searchsorted(sizes, media.MAX_READ_BYTES))]
     try:
-        known = {each["id"]: each for each in examples(session, dataset, ids)["examples"]}
+        found = examples(session, dataset, ids.tolist())["examples"]
     except (CoveyError, OSError):  # of the storage
         return None
-    return {
-        "split": session.splits[0],
-        "examples": [known[each] for each in dict.fromkeys(strip.tolist()) if each in known],
-        "batch": batch,
-        "batch_examples": [known[each] for each in drawn[:FIRST_BATCH] if each in known],
-    }
+    count = len(strip)
+    shown = {"examples": found[:count], "batch": batch, "batch_examples": found[count:]}
+    return {"split": session.splits[0], **shown}
 
 
 def classes(dataset: Dataset) -> dict[str, Any]:
@@ -144,13 +151,11 @@ def classes(dataset: Dataset) -> dict[str, Any]:
         empty = np.zeros(0)
         return {"label": None, "id": empty.astype(np.int64), "count": empty, "name": None}
     table = dataset.classes
-    known, names = table.names.known, None
-    if known:
-        count = len(known)
-        ids = table.labels.tolist()
-        names = [known[each][:MAX_NAME] if 0 <= each < count else str(each) for each in ids]
+    known, ids = table.names.known, table.labels.tolist()
+    names = [known[each][:MAX_NAME] if 0 <= each < len(known) else str(each) for each in ids]
     counts = table.counts.astype(np.float64)
-    return {"label": dataset.label, "id": table.labels, "count": counts, "name": names}
+    return {"label": dataset.label, "id": table.labels, "count": counts,
+            "name": names if known else None}  # fmt: skip
 
 
 # The values of a sample.
@@ -158,16 +163,27 @@ def classes(dataset: Dataset) -> dict[str, Any]:
 
 def survey(session: Session, dataset: Dataset) -> Iterator[dict[str, Any]]:
     """Yield the values of a growing sample of a split, which is the same each time."""
-    sample = _Sample(dataset)
-    deadline = time.monotonic() + _INTERVAL_S
-    for ids in sample_parts(len(dataset)):
-        if not sample.add(ids):
+    values = ValueSurvey(dataset.features, dataset.label, max_values=_MAX_VALUES)
+    about: dict[str, Any] = {"examples": 0, "of": len(dataset), "corrupt": 0, "error": None}
+    left, deadline = MAX_SAMPLED_BYTES, time.monotonic() + _INTERVAL_S
+    parts = (
+        part for ids in sample_parts(len(dataset)) for part in media.split_by_size(dataset, ids)
+    )
+    for part in parts:
+        left -= int(dataset.raw.lengths(part).sum())
+        if left < 0:
             break
+        for some, columns in read_parts(lambda ids: dataset.decode(dataset.features, ids), part):
+            if isinstance(columns, CoveyError):
+                about |= {"corrupt": about["corrupt"] + 1, "error": about["error"] or str(columns)}
+            else:
+                values.add(columns)
+                about["examples"] += len(some)
         session.release_pages()
         if time.monotonic() > deadline:
-            yield sample.describe()
+            yield {**about, "features": _describe_values(dataset, values)}
             deadline = time.monotonic() + _INTERVAL_S
-    yield sample.describe()
+    yield {**about, "features": _describe_values(dataset, values)}
 
 
 def sample_parts(length: int) -> list[Ids]:
@@ -176,80 +192,38 @@ def sample_parts(length: int) -> list[Ids]:
     >>> [part.tolist() for part in sample_parts(3)]
     [[0], [1], [2]]
     """
-    count = min(length, MAX_SAMPLED)
-    ids = np.arange(count, dtype=np.int64) * length // max(1, count)
-    return [ids[first::_PARTS] for first in range(min(_PARTS, count))]
+    ids = spread(length, MAX_SAMPLED)
+    return [ids[first::_PARTS] for first in range(min(_PARTS, len(ids)))]
 
 
-class _Sample:
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._survey = ValueSurvey(dataset.features, dataset.label, max_values=_MAX_VALUES)
-        self._examples = 0
-        self._corrupt = 0
-        self._left = MAX_SAMPLED_BYTES
-        self._error: str | None = None
-
-    def add(self, ids: Ids) -> bool:
-        """Add examples; return whether there may be more."""
-        dataset = self._dataset
-        sizes = np.cumsum(dataset.raw.lengths(ids))
-        fits = ids[: int(np.searchsorted(sizes, self._left, side="right"))]
-        self._left -= int(sizes[-1])
-        for part in media.split_by_size(dataset, fits):
-            read = read_parts(lambda some: dataset.decode(dataset.features, some), part)
-            for some, columns in read if len(part) else ():
-                if isinstance(columns, CoveyError):
-                    self._corrupt += 1
-                    self._error = self._error or str(columns)
-                else:
-                    self._survey.add(columns)
-                    self._examples += len(some)
-        return len(fits) == len(ids)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the survey as values of JSON."""
-        summaries = self._survey.summaries() if self._examples else {}
-        histograms, sizes = self._survey.histograms(), self._survey.image_sizes()
-        features = {}
-        for name, feature in self._dataset.features.items():
-            summary, histogram = summaries.get(name, ValueSummary()), histograms.get(name)
-            features[name] = {
-                "kind": feature_kind(feature),
-                "min": summary.minimum,
-                "max": summary.maximum,
-                "mean": summary.mean,
-                "nan": summary.nan,
-                "lengths": summary.lengths,
-                "histogram": None,
-                "images": None
-                if summary.images is None
-                else _images(summary.images, sizes.get(name, {})),
-            }
-            if histogram is not None:
-                is_pixels = media.pixels_shape(feature) is not None
-                what = "pixels" if is_pixels else "values"
-                features[name]["histogram"] = {
-                    "edges": histogram.edges.tolist(),
-                    "counts": histogram.counts.tolist(),
-                    "what": "lengths" if histogram.is_lengths else what,
-                }
-        return {
-            "examples": self._examples,
-            "of": len(self._dataset),
-            "corrupt": self._corrupt,
-            "error": self._error,
-            "features": features,
+def _describe_values(dataset: Dataset, values: ValueSurvey) -> dict[str, Any]:
+    """Return the values of each feature: ranges, lengths, a histogram, the sizes of images."""
+    summaries, histograms, sizes = values.summaries(), values.histograms(), values.image_sizes()
+    features = {}
+    for name, feature in dataset.features.items():
+        summary, found = summaries.get(name, ValueSummary()), histograms.get(name)
+        is_pixels = media.pixels_shape(feature) is not None
+        what = "pixels" if is_pixels else "values"
+        features[name] = {
+            "kind": feature_kind(feature),
+            "min": summary.minimum,
+            "max": summary.maximum,
+            "mean": summary.mean,
+            "nan": summary.nan,
+            "lengths": summary.lengths,
+            "histogram": found
+            and {
+                "edges": found.edges.tolist(),
+                "counts": found.counts.tolist(),
+                "what": "lengths" if found.is_lengths else what,
+            },
+            "images": summary.images and _images(summary.images, sizes.get(name, {})),
         }
+    return features
 
 
 def _images(found: Any, sizes: Any) -> dict[str, Any]:
     frequent = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:MAX_SIZES]
     unknown = {"unknown": found["unknown"]} if found["unknown"] else {}
-    return {
-        "smallest": found["smallest"],
-        "largest": found["largest"],
-        "formats": {**found["formats"], **unknown},
-        "channels": found["channels"],
-        "sizes": [[height, width, count] for (height, width), count in frequent],
-    }
+    listed = [[height, width, count] for (height, width), count in frequent]
+    return {**found, "formats": {**found["formats"], **unknown}, "sizes": listed}

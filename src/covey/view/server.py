@@ -22,18 +22,21 @@ import os
 import secrets
 import socket
 import sys
+import threading
+import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from covey.errors import CoveyError, DatasetError, escape, import_extra
+from covey._fork import ForkAware
+from covey.errors import CoveyError, DatasetError, check_int, escape, import_extra
 from covey.view import batches, embeddings, examples, media, overview
-from covey.view.parameters import arguments, parse_json
-from covey.view.session import RequestError, Session
+from covey.view.session import RequestError, Session, arguments, parse_json
 
+IFRAME_HEIGHT = 720
 LOOPBACK = "127.0.0.1"
 MAX_RUNNING = 8
 """Maximum number of requests that are answered at the same time; each may need memory."""
@@ -72,21 +75,13 @@ def set_label(session: Session, body: str) -> dict[str, Any]:
 
 
 ROUTES: dict[str, Callable[..., Any]] = {
-    "overview": overview.overview,
-    "classes": overview.classes,
-    "survey": overview.survey,
-    "find": examples.find,
-    "examples": examples.examples,
-    "image": media.image,
-    "audio": media.audio,
-    "batch": batches.batch,
-    "batch/x": batches.batch_rows,
-    "coverage": batches.coverage,
-    "points": embeddings.points,
-    "colours": embeddings.colours,
-    "neighbours": embeddings.neighbours,
-    "disagreements": embeddings.disagreements,
-}
+    each.__name__: each
+    for each in (
+        overview.overview, overview.classes, overview.survey, examples.find, examples.examples,
+        media.image, media.audio, batches.batch, batches.coverage, embeddings.points,
+        embeddings.colours, embeddings.neighbours, embeddings.disagreements,
+    )
+} | {"batch/x": batches.batch_rows}  # fmt: skip
 """The function for each URL path below ``/api/``."""
 
 POSTS: dict[str, Callable[..., Any]] = {"state": batches.state, "label": set_label}
@@ -133,30 +128,26 @@ def encode_json(content: Any) -> bytes:
 
 def load_page() -> dict[str, tuple[bytes, str]]:
     """Return the files of the page by URL path, and their types."""
-    files: dict[str, tuple[bytes, str]] = {}
-
-    def add(directory: Any, path: str) -> None:
-        for file in directory.iterdir():
-            kind = _TYPES.get(os.path.splitext(file.name)[1])
-            if file.is_dir():
-                add(file, f"{path}{file.name}/")
-            elif kind is not None:
-                files[path + file.name] = file.read_bytes(), kind
-
-    add(resources.files("covey.view").joinpath("page"), "/")
-    files["/"] = files["/index.html"]
-    return files
+    root = Path(__file__).parent / "page"
+    found = [file for file in root.rglob("*") if file.suffix in _TYPES]
+    files = {f"/{file.relative_to(root).as_posix()}": file for file in found}
+    return {
+        path: (file.read_bytes(), _TYPES[file.suffix])
+        for path, file in {**files, "/": root / "index.html"}.items()
+    }
 
 
-class Server:
-    """Answers requests until it is closed.
+class View(ForkAware):
+    """A running server; ``ds.view()`` and ``loader.view()`` return it.
+
+    In a notebook it is displayed as the page. It ends with :meth:`close`, or with the process.
 
     Args:
-        session: What is shown.
+        session: What is shown; it is closed with the view.
         host: Address to bind to.
         port: Port; 0 for any.
         allow_frames: Whether local pages, notebooks for instance, may embed the page.
-        routes: The function for each URL path below ``/api/``.
+        in_thread: Whether a thread answers the requests; otherwise :meth:`run` does.
 
     Raises:
         DatasetError: If Starlette or uvicorn is not installed, or the address cannot be bound,
@@ -170,95 +161,119 @@ class Server:
         host: str = LOOPBACK,
         port: int = 0,
         allow_frames: bool = True,
-        routes: Mapping[str, Callable[..., Any]] = ROUTES,
+        in_thread: bool = True,
     ) -> None:
         for module in ("starlette", "uvicorn"):
             import_extra(module, "covey view", "'covey[view]'")
-        self.session = session
-        self.host = host
-        self.token = secrets.token_urlsafe(32)
+        super().__init__()
+        self._process = os.getpid()
+        self._session = session
+        self._host = host
+        self._token = secrets.token_urlsafe(32)
         self._once: set[str] = set()
         self._policy = _POLICY.format(frames=_NOTEBOOKS if allow_frames else "'none'")
         self._executor = ThreadPoolExecutor(MAX_RUNNING, "covey view")
-        self.socket = _bind(host, port)
-        self.port = int(self.socket.getsockname()[1])
-        self._server = self._make_server(routes)
+        self._socket = _bind(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        self._server = self._make_server()
+        self._thread = threading.Thread(target=self.run, name="covey view", daemon=True)
+        if in_thread:
+            self._thread.start()
 
-    def _make_server(self, routes: Mapping[str, Callable[..., Any]]) -> Any:
-        import uvicorn
-        from starlette.applications import Starlette
-        from starlette.exceptions import HTTPException
-        from starlette.routing import Route
+    @property
+    def url(self) -> str:
+        """The URL of the page, with the token that it requires."""
+        return self._url(self._token)
 
-        paths = [Route(f"/api/{name}", self._answer(each)) for name, each in routes.items()]
-        paths += [
-            Route(f"/api/{name}", self._answer(each), methods=["POST"])
-            for name, each in POSTS.items()
-        ]
-        paths += [Route(path, _send_file(*file)) for path, file in load_page().items()]
-        handlers: Any = {
-            HTTPException: lambda _, error: _error(RequestError(error.detail, error.status_code))
-        }
-        app = Starlette(routes=paths, exception_handlers=handlers)
-        config = uvicorn.Config(
-            self._guard(app),
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
+    def _url(self, token: str, host: str | None = None) -> str:
+        name = host or ("localhost" if self._host in ("", "0.0.0.0", "::") else self._host)
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/?token={token}"
+
+    def __repr__(self) -> str:
+        return f"<covey.view.View: {self.url}>"
+
+    def _repr_html_(self) -> str:
+        # A cookie is sent to an iframe of the same site: notebooks are served from localhost.
+        url = self._url(self._token, "localhost")
+        return (
+            f'<iframe src="{url}" title="covey view" width="100%" height="{IFRAME_HEIGHT}" '
+            f'style="border:0"></iframe><p><a href="{url}" target="_blank" rel="noopener">'
+            "Open in a tab</a></p>"
         )
-        return uvicorn.Server(config)
 
-    # Life.
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open_browser(self) -> bool:
+        """Open the page in the browser of the user; return whether there is one.
+
+        The token of its URL is for one request: all users see the command line of a browser.
+        """
+        # Without a display, only browsers would be found that take the terminal.
+        is_unix = sys.platform not in ("darwin", "win32", "cygwin")
+        displays = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+        if is_unix and not any(os.environ.get(each) for each in displays):
+            return False
+        token = secrets.token_urlsafe(32)
+        self._once.add(token)
+        return webbrowser.open(self._url(token))
 
     def run(self) -> None:
-        """Answer requests until :meth:`stop` is called, or until SIGINT in the main thread."""
-        self._server.run(sockets=[self.socket])
+        """Answer requests until the view is closed, or until SIGINT in the main thread."""
+        self._server.run(sockets=[self._socket])
 
-    def stop(self) -> None:
-        """Let :meth:`run` return, which closes the port and all connections."""
-        self._server.should_exit = True
+    def close(self) -> None:
+        """Stop the server, free the port, and close the datasets that the view opened."""
+        if self._process == os.getpid():  # the connections are those of the parent alone
+            self._server.should_exit = True
+            if self._thread.ident is not None:
+                self._thread.join()
+            self._socket.close()
+        self._session.close()
 
-    def release(self) -> None:
-        """Detach the sockets of a forked child: they belong to the parent alone."""
+    def _reset_after_fork(self) -> None:
+        # The sockets of a forked child are detached: they belong to the parent alone.
         connections = list(self._server.server_state.connections)
         found = [each.transport.get_extra_info("socket") for each in connections]
         null = os.open(os.devnull, os.O_RDWR)
-        for each in (self.socket, *found):
+        for each in (self._socket, *found):
             if each.fileno() >= 0:
                 os.dup2(null, each.fileno())
         os.close(null)
 
-    def url(self, host: str | None = None, *, once: bool = False) -> str:
-        """Return the URL of the page, with the token.
-
-        Args:
-            host: Name of this machine (default: the address that the server is bound to).
-            once: Use a token for one request only. All users of the machine see the command line of
-                a browser.
-        """
-        token = self.token
-        if once:
-            token = secrets.token_urlsafe(32)
-            self._once.add(token)
-        name = host or ("localhost" if self.host in ("", "0.0.0.0", "::") else self.host)
-        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/?token={token}"
-
     # Requests.
+
+    def _make_server(self) -> Any:
+        import uvicorn
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.responses import Response
+        from starlette.routing import Route
+
+        def send_file(data: bytes, kind: str) -> Any:
+            async def send(request: Any) -> Any:
+                return Response(data, media_type=kind)
+
+            return send
+
+        routes = [Route(f"/api/{name}", self._answer(each)) for name, each in ROUTES.items()]
+        for name, each in POSTS.items():
+            routes.append(Route(f"/api/{name}", self._answer(each), methods=["POST"]))
+        routes += [Route(path, send_file(*file)) for path, file in load_page().items()]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _handle})
+        options: Any = {"http": "h11", "ws": "none", "lifespan": "off", "server_header": False}
+        options |= {"log_config": None, "log_level": "critical", "timeout_graceful_shutdown": 1}
+        return uvicorn.Server(uvicorn.Config(self._guard(app), **options))
 
     def _guard(self, app: Any) -> Any:
         """Return an application that checks who sends a request, and adds the headers of all."""
         from starlette.datastructures import MutableHeaders
         from starlette.requests import Request
 
-        # Cookies are shared by all ports of a host.
-        name = f"covey-{self.port}"
+        name = f"covey-{self.port}"  # cookies are shared by all ports of a host
 
         async def guard(scope: Any, receive: Any, send: Any) -> None:
             request, headers = Request(scope), {**_HEADERS, "Content-Security-Policy": self._policy}
@@ -268,20 +283,18 @@ class Server:
                     MutableHeaders(scope=message).update(headers)
                 await send(message)
 
-            token = request.query_params.get("token")
-            try:
-                _check_origin(request)
-                if token is not None and self._accepts(token):
-                    cookie = f"{name}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-                    headers["Set-Cookie"] = cookie
-                elif token is not None:
-                    raise RequestError("the token is not valid", 403)
-                elif not _same(request.cookies.get(name, ""), self.token):
-                    reason = "open the URL that `covey view` printed; it has a token"
-                    raise RequestError(reason, 403)
-            except RequestError as error:
-                await _error(error)(scope, receive, send_guarded)
+            token, cookie = request.query_params.get("token"), request.cookies.get(name, "")
+            problem = _find_origin_problem(request)
+            if token is not None and not self._accepts(token):
+                problem = "the token is not valid"
+            elif token is None and not _same(cookie, self._token):
+                problem = "open the URL that `covey view` printed; it has a token"
+            if problem is not None:
+                await _error(RequestError(problem, 403))(scope, receive, send_guarded)
                 return
+            if token is not None:
+                attributes = "HttpOnly; SameSite=Strict; Path=/"
+                headers["Set-Cookie"] = f"{name}={self._token}; {attributes}"
             await app(scope, receive, send_guarded)
 
         return guard
@@ -290,7 +303,7 @@ class Server:
         """Return whether the token of a URL is valid."""
         found = next((each for each in list(self._once) if _same(token, each)), None)
         self._once.discard(found or "")
-        return found is not None or _same(token, self.token)
+        return found is not None or _same(token, self._token)
 
     def _answer(self, function: Callable[..., Any]) -> Callable[[Any], Any]:
         """Return the endpoint of a function."""
@@ -314,17 +327,17 @@ class Server:
 
     def _call(self, function: Callable[..., Any], query: Mapping[str, str]) -> tuple[Any, Any]:
         """Return the response of a function, or the first line of a stream and its iterator."""
-        found = function(**arguments(function, self.session, query))
+        found = function(**arguments(function, self._session, query))
         if isinstance(found, Iterator):
             return self._next_line(found), found
-        self.session.release_pages()
+        self._session.release_pages()
         if isinstance(found, media.Media):
             return found, None
         return media.Media(encode_json(found), "application/json"), None
 
     def _next_line(self, lines: Iterator[Any]) -> Any:
         found = next(lines, _END)
-        self.session.release_pages()
+        self._session.release_pages()
         return _END if found is _END else encode_json(found)
 
     async def _lines(self, request: Any, line: Any, rest: Iterator[Any]) -> AsyncIterator[bytes]:
@@ -341,38 +354,28 @@ class Server:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family)
+    check_int("port", port, 0, 65535, error=DatasetError)
     try:
-        if os.name == "posix":  # the port can be used again at once
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-        bound.listen(128)
-    except OverflowError:
-        bound.close()
-        raise DatasetError(
-            option="port", found=port, allowed="an integer from 0 to 65535"
-        ) from None
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        bound.close()
         raise DatasetError(
             f"cannot bind to {host}: {error.strerror or error}",
             option="port",
             found=port,
             allowed="a port that is not in use, or 0 for any",
         ) from error
-    return bound
 
 
-def _check_origin(request: Any) -> None:
-    """Raise RequestError if a page of another site sends a request."""
+def _find_origin_problem(request: Any) -> str | None:
+    """Return why a request is refused: a page of another site sends it."""
     headers = request.headers
     own = f"http://{headers.get('host', '')}"
-    site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
     # Browsers send cookies to all ports of a host. Other pages may only open this one.
-    opens_page = request.method == "GET" and request.url.path == "/" and mode == "navigate"
-    is_other = site not in ("same-origin", "none") and not opens_page
-    if is_other or headers.get("origin", own) != own:
-        raise RequestError("the request is from another site", 403)
+    opens_page = request.url.path == "/" and headers.get("sec-fetch-mode") == "navigate"
+    is_own = headers.get("sec-fetch-site", "none") in ("same-origin", "none") or opens_page
+    if is_own and headers.get("origin", own) == own:
+        return None
+    return "the request is from another site"
 
 
 async def _read_body(request: Any) -> str:
@@ -384,13 +387,8 @@ async def _read_body(request: Any) -> str:
     return body.decode(errors="replace")
 
 
-def _send_file(data: bytes, kind: str) -> Callable[[Any], Any]:
-    from starlette.responses import Response
-
-    async def send(request: Any) -> Any:
-        return Response(data, media_type=kind)
-
-    return send
+def _handle(request: Any, error: Any) -> Any:
+    return _error(RequestError(error.detail, error.status_code))
 
 
 def _error(error: Exception) -> Any:

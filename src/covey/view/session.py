@@ -1,12 +1,29 @@
-"""What a server shows: the open splits of a dataset, a loader, and embeddings."""
+"""What a server shows: the open splits of a dataset, a loader, and embeddings.
+
+Requests are parameters as text, which :func:`arguments` converts to the types of a function.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +36,7 @@ from covey.urls import shown
 
 if TYPE_CHECKING:
     from covey.loader import Loader
+    from covey.plan import Plan
     from covey.view.embeddings import Embeddings
 
 Ids = NDArray[np.int64]
@@ -77,8 +95,10 @@ class Session:
         self.label = label
         self.loader = loader
         self.embeddings: Embeddings | None = None
-        self.plans: dict[Any, Any] = {}
-        """Plans by their options, and those of pasted states by their digests."""
+        self.plan = lru_cache(MAX_PLANS)(lambda dataset, options: options.make_quietly(dataset))
+        """Function that returns the plan of a dataset for some options."""
+        self.states: dict[str, Plan] = {}
+        """Plans of pasted states by their digests."""
         self._open_split = open_split
         self._datasets: dict[str, Dataset] = {}
         self._opened: list[Dataset] = []
@@ -129,13 +149,12 @@ class Session:
         title = repr(dataset).splitlines()[0].strip("<>")
         return cls(title, (WHOLE,), lambda split, label: dataset, loader=loader)
 
-    @property
-    def code(self) -> str:
-        """Python expression for a split, for the export of a selection; ``{split}`` is its name."""
+    def code(self, split: str) -> str:
+        """Return the Python expression that opens a split, for the export of a selection."""
         if self.path is None:
             return "ds"
         given = "" if self.label is None else f", label={self.label!r}"
-        return f"covey.open({self.path!r}, split={{split!r}}{given})"
+        return f"covey.open({self.path!r}, split={split!r}{given})"
 
     def open(self, split: str | None = None) -> Dataset:
         """Return a split, which is opened on first use; the first one by default."""
@@ -176,26 +195,11 @@ class Session:
         return [name for name, feature in dataset.features.items() if can_be_label(feature)]
 
     def set_label(self, label: str) -> None:
-        """Open all splits again with another label when they are requested."""
+        """Open all splits again with a label when they are requested."""
         if label not in self.candidates():
             raise RequestError(f"label is {label[:100]!r}; must be one of {self.candidates()}")
         with self._lock:
-            before, self.label = self.label, label
-            datasets, self._datasets = self._datasets, {}
-            try:
-                self.open()
-            except CoveyError:
-                self.label, self._datasets = before, datasets
-                raise
-
-    def find_plan(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the value of :attr:`plans`, which is made and stored if it is not there."""
-        with self._lock:
-            found = self.plans.pop(key, None)
-            self.plans[key] = make() if found is None else found  # the most recent one is last
-            while len(self.plans) > MAX_PLANS:
-                del self.plans[next(iter(self.plans))]
-            return self.plans[key]
+            self.label, self._datasets = label, {}
 
     def release_pages(self) -> None:
         """Remove the pages of mapped files from the memory of the process, if there are many.
@@ -223,6 +227,16 @@ def _mapped_bytes() -> int:
         return 0
 
 
+def spread(rows: int, most: int) -> Ids:
+    """Return all of some rows, or `most` of them at equal distances.
+
+    >>> spread(10, 4)
+    array([0, 2, 5, 7])
+    """
+    count = min(rows, most)
+    return np.arange(count, dtype=np.int64) * rows // max(1, count)
+
+
 def read_parts(read: Callable[[Ids], Any], ids: Ids) -> Iterator[tuple[Ids, Any]]:
     """Yield parts of `ids`, and the results of `read`; an id that cannot be read has its error.
 
@@ -246,3 +260,90 @@ def read_parts(read: Callable[[Ids], Any], ids: Ids) -> Iterator[tuple[Ids, Any]
         yield from read_parts(read, ids[middle:])
         return
     yield ids, found
+
+
+# Parameters of requests.
+
+Converter = Callable[[str, str], Any]
+"""Function that returns the value of a parameter from its name and its text."""
+
+
+def integer(low: int = 0, high: int = 2**63 - 1) -> Converter:
+    """Return the converter of integers from `low` to `high`."""
+
+    def convert(name: str, text: str) -> int:
+        digits = text.removeprefix("-")
+        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
+        if value is None or not low <= value <= high:
+            raise RequestError(f"{name} is {text[:40]!r}; must be an integer from {low} to {high}")
+        return value
+
+    return convert
+
+
+def choice(choices: tuple[Any, ...]) -> Converter:
+    """Return the converter of some strings."""
+
+    def convert(name: str, text: str) -> str:
+        if text not in choices:
+            raise RequestError(f"{name} is {text[:40]!r}; must be one of {', '.join(choices)}")
+        return text
+
+    return convert
+
+
+def parse_json(name: str, text: str) -> Any:
+    """Return values of JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise RequestError(f"{name} is not valid JSON") from None
+
+
+_CONVERTERS: dict[Any, Converter] = {
+    int: integer(),
+    bool: lambda name, text: choice(("0", "1"))(name, text) == "1",
+    str: lambda name, text: text,
+}
+
+
+def arguments(
+    function: Callable[..., Any], session: Session, query: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the arguments of a function from the parameters of a request.
+
+    A parameter of type Dataset is the split that the request names; one that is a dataclass is made
+    of the parameters with the names of its fields.
+
+    >>> def find(limit: Annotated[int, integer(1, 100)], op: Literal["less", "greater"] = "less"):
+    ...     pass
+    >>> arguments(find, None, {"limit": "7"})
+    {'limit': 7}
+    """
+    kinds: Mapping[str, Any] = get_type_hints(function, include_extras=True)
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, key = kinds[name], name.rstrip("_")
+        if kind is Session:
+            found[name] = session
+        elif kind is Dataset:
+            found[name] = session.open(query.get("split"))
+        elif isinstance(kind, type) and is_dataclass(kind):
+            found[name] = kind(**arguments(kind, session, query))
+        elif query.get(key):
+            found[name] = _converter(kind)(key, query[key])
+        elif parameter.default is parameter.empty:
+            raise RequestError(f"parameter {key!r} is missing")
+    return found
+
+
+def _converter(kind: Any) -> Converter:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        converter: Converter = inner[1]
+        return converter
+    if origin is Literal:
+        return choice(inner)
+    if origin in (Union, UnionType):
+        return _converter(next(each for each in inner if each is not NoneType))
+    return _CONVERTERS[kind]
