@@ -1,9 +1,14 @@
-"""Datasets for the tests of ``covey view``."""
+"""Datasets for the tests of ``covey view``, and requests to it."""
 
 from __future__ import annotations
 
+import base64
+import http.cookiejar
 import json
 import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +152,69 @@ def write_million(path: Path, classes: int = 1_000_000) -> Path:
     columns = {"x": np.arange(classes, dtype=np.int32), "label": np.arange(classes)}
     covey.write(columns, path, split="train", label="label", progress=False)
     return path
+
+
+# Requests.
+
+
+class Client:
+    """Requests to a view, with its cookie.
+
+    Args:
+        view: The running view.
+    """
+
+    def __init__(self, view: Any) -> None:
+        self.base = view.url.partition("?")[0]
+        jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        self.opener = urllib.request.build_opener(jar)
+        self.opener.open(view.url, timeout=60).read()
+
+    def ask(self, path: str, body: Any = None, **parameters: Any) -> tuple[int, str, bytes]:
+        """Return status, content type and content; ``class_`` is the parameter ``class``."""
+        given = {name.rstrip("_"): value for name, value in parameters.items() if value is not None}
+        data = body.encode() if isinstance(body, str) else body
+        url = f"{self.base}api/{path}?{urllib.parse.urlencode(given)}"
+        try:
+            with self.opener.open(url, data, timeout=60) as found:
+                return found.status, found.headers["Content-Type"], found.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers["Content-Type"], error.read()
+
+    def lines(self, path: str, body: Any = None, **parameters: Any) -> list[Any]:
+        """Return the values of a stream."""
+        status, _, content = self.ask(path, body, **parameters)
+        assert status == 200, content
+        return [json.loads(line, object_hook=decode_array) for line in content.splitlines()]
+
+    def json(self, path: str, body: Any = None, **parameters: Any) -> Any:
+        """Return the only value of a response."""
+        (found,) = self.lines(path, body, **parameters)
+        return found
+
+    def error(self, path: str, body: Any = None, **parameters: Any) -> str:
+        """Return the message of a request that fails, at once or in its stream."""
+        status, _, content = self.ask(path, body, **parameters)
+        found = json.loads(content.splitlines()[-1])
+        assert status in (200, 400, 404, 413, 415, 422, 501), content
+        return str(found["error"])
+
+    def find(self, where: Any = None, **parameters: Any) -> list[int]:
+        """Return all ids of a search."""
+        ids: list[int] = []
+        cursor: int | None = 0
+        while cursor is not None:
+            text = None if where is None else json.dumps(where)
+            for line in self.lines("find", where=text, cursor=cursor, **parameters):
+                ids += line["ids"]
+                cursor = line["cursor"]
+        return ids
+
+
+def decode_array(found: dict[str, Any]) -> Any:
+    """Return the array that an object of JSON is, as the page decodes it."""
+    if found.keys() != {"dtype", "shape", "base64"}:
+        return found
+    data = base64.b64decode(found["base64"])
+    return np.frombuffer(data, f"<{found['dtype']}").reshape(found["shape"])

@@ -23,6 +23,7 @@ from covey.metrics import MAX_VALUE, invalid_rows, largest, majority, normalize,
 from covey.schema import ClassLabel
 from covey.untrusted import RegularFile
 from covey.urls import check_local, is_path
+from covey.view.examples import feature_kind
 from covey.view.session import Ids, RequestError, Session, integer, spread
 
 CHUNK_BYTES = 16 << 20
@@ -323,6 +324,12 @@ def _find(session: Session) -> tuple[Embeddings, Dataset]:
     return session.embeddings, session.open(session.embeddings.split)
 
 
+def scalars(dataset: Dataset) -> list[str]:
+    """Return the features that points can be coloured by."""
+    kinds = ("class", "string", "bytes", "number")
+    return [name for name, feature in dataset.features.items() if feature_kind(feature) in kinds]
+
+
 def points(session: Session) -> dict[str, Any]:
     """Return the points, and the position of the class of each."""
     embeddings, dataset = _find(session)
@@ -348,12 +355,10 @@ def colours(session: Session, feature: str) -> dict[str, Any]:
     Values are named by their frequency; floats with many values have ranges.
     """
     embeddings, dataset = _find(session)
-    if feature not in dataset.features:
-        raise RequestError(f"there is no feature {feature[:100]!r}", 404)
+    if feature not in scalars(dataset):
+        raise RequestError(f"points have no colours by {feature[:100]!r}", 404)
     kind, column = dataset.features[feature], dataset.columns(feature)[feature]
     values = column.to_numpy() if isinstance(column, StringArray) else np.asarray(column)
-    if values.ndim != 1:
-        raise RequestError(f"feature {feature[:100]!r} is not a single value", 415)
     values = values[:: embeddings.projection()["stride"]]
     found, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     if values.dtype.kind == "f" and len(found) > MAX_NAMES:

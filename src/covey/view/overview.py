@@ -14,6 +14,7 @@ from covey.maintenance.values import ValueSurvey
 from covey.results import ValueSummary
 from covey.schema.images import read_header
 from covey.view import batches, media
+from covey.view.embeddings import scalars
 from covey.view.examples import examples, feature_kind, operators_of
 from covey.view.session import Ids, Session, read_parts, spread
 
@@ -103,9 +104,7 @@ def _describe_embeddings(session: Session) -> dict[str, Any] | None:
     found = session.embeddings
     if found is None:
         return None
-    features = session.open(found.split).features
-    named = ("class", "string", "bytes", "number")
-    names = [name for name, feature in features.items() if feature_kind(feature) in named]
+    names = scalars(session.open(found.split))
     sizes = {"points": found.points, "dimensions": found.dimensions}
     return {"split": found.split, **sizes, "features": names}
 

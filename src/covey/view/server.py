@@ -232,6 +232,7 @@ class View(ForkAware):
             if self._thread.ident is not None:
                 self._thread.join()
             self._socket.close()
+            self._executor.shutdown(wait=False)
         self._session.close()
 
     def _reset_after_fork(self) -> None:
@@ -340,16 +341,17 @@ class View(ForkAware):
         self._session.release_pages()
         return _END if found is _END else encode_json(found)
 
-    async def _lines(self, request: Any, line: Any, rest: Iterator[Any]) -> AsyncIterator[bytes]:
+    async def _lines(self, request: Any, line: Any, rest: Any) -> AsyncIterator[bytes]:
         in_thread = asyncio.get_running_loop().run_in_executor
-        # A generator ends only where it yields.
-        while line is not _END and not await request.is_disconnected():
-            yield line
-            try:
+        try:
+            # A generator ends only where it yields.
+            while line is not _END and not await request.is_disconnected():
+                yield line
                 line = await in_thread(self._executor, self._next_line, rest)
-            except Exception as error:
-                yield encode_json(_describe_error(error))
-                return
+        except Exception as error:
+            yield encode_json(_describe_error(error))
+        finally:
+            self._executor.submit(rest.close)
 
 
 def _bind(host: str, port: int) -> socket.socket:
