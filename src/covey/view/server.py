@@ -24,7 +24,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -308,7 +308,7 @@ class View(ForkAware):
 
     def _answer(self, function: Callable[..., Any]) -> Callable[[Any], Any]:
         """Return the endpoint of a function."""
-        from starlette.responses import Response, StreamingResponse
+        from starlette.responses import Response
 
         async def answer(request: Any) -> Any:
             in_thread = asyncio.get_running_loop().run_in_executor
@@ -319,8 +319,7 @@ class View(ForkAware):
                 first, rest = await in_thread(self._executor, self._call, function, query)
                 if rest is None:
                     return Response(first.data, media_type=first.content_type)
-                lines = self._lines(request, first, rest)
-                return StreamingResponse(lines, media_type="application/x-ndjson")
+                return self._stream(request, first, rest)
             except Exception as error:
                 return _error(error)
 
@@ -341,17 +340,26 @@ class View(ForkAware):
         self._session.release_pages()
         return _END if found is _END else encode_json(found)
 
-    async def _lines(self, request: Any, line: Any, rest: Any) -> AsyncIterator[bytes]:
-        in_thread = asyncio.get_running_loop().run_in_executor
-        try:
-            # A generator ends only where it yields.
-            while line is not _END and not await request.is_disconnected():
-                yield line
-                line = await in_thread(self._executor, self._next_line, rest)
-        except Exception as error:
-            yield encode_json(_describe_error(error))
-        finally:
-            self._executor.submit(rest.close)
+    def _stream(self, request: Any, first: Any, rest: Any) -> Any:
+        """Return the response that has a line for each value of a generator."""
+
+        async def respond(scope: Any, receive: Any, send: Any) -> None:
+            in_thread, line = asyncio.get_running_loop().run_in_executor, first
+            headers = [(b"content-type", b"application/x-ndjson")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            body = {"type": "http.response.body", "more_body": True}
+            try:
+                # A generator ends only where it yields.
+                while line is not _END and not await request.is_disconnected():
+                    await send({**body, "body": line})
+                    line = await in_thread(self._executor, self._next_line, rest)
+            except Exception as error:
+                await send({**body, "body": encode_json(_describe_error(error))})
+            finally:
+                self._executor.submit(rest.close)
+            await send({"type": "http.response.body"})
+
+        return respond
 
 
 def _bind(host: str, port: int) -> socket.socket:
