@@ -15,6 +15,8 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from covey.view.messages import Query
+from covey.view.plans import MAX_BATCH, PlanCache, PlanOptions, find_plan, make_quietly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
@@ -24,8 +26,6 @@ import covey
 from covey.errors import PlanError, SmallClassesWarning
 from covey.plan import BalancedPlan
 from covey.view import ROUTES, View
-from covey.view.messages import Query
-from covey.view.plans import MAX_BATCH, PlanCache, PlanOptions, find_plan, make_quietly
 from covey.view.session import Session
 
 CLASSES, COUNT = 30, 600

@@ -162,17 +162,19 @@ def test_a_body_is_bounded(view):
 def test_bytes_that_are_not_http(view):
     """Bytes that are not valid requests, or parts of valid ones; a request is never two."""
     rng = random.Random(18)
-    good = f"GET /icon.svg HTTP/1.1\r\nHost: a\r\nCookie: covey-{view.port}={token_of(view)}\r\n\r\n"
+    good = (
+        f"GET /icon.svg HTTP/1.1\r\nHost: a\r\nCookie: covey-{view.port}={token_of(view)}\r\n\r\n"
+    )
     for number in range(100):
         data = bytearray(good.encode())
         for _ in range(rng.randrange(1, 6)):
             data[rng.randrange(len(data))] = rng.randrange(256)
-        with socket.create_connection(("127.0.0.1", view.port), timeout=TIMEOUT_S) as connection:
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(bytes(data) if number % 2 else rng.randbytes(300))
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(1 << 16):
-                    pass
+        connection = socket.create_connection(("127.0.0.1", view.port), timeout=TIMEOUT_S)
+        with connection, contextlib.suppress(ConnectionError):
+            connection.sendall(bytes(data) if number % 2 else rng.randbytes(300))
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
     smuggled = good.replace("Host: a", "Host: a\r\nContent-Length: 5\r\nContent-Length: 6")
     with socket.create_connection(("127.0.0.1", view.port), timeout=TIMEOUT_S) as connection:
         connection.sendall((smuggled + good).encode())

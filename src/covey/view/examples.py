@@ -118,8 +118,11 @@ class Condition:
             found = self._matches_texts(values.to_numpy((len(values.offsets) - 1,)).tolist())
         if splits is None:
             return found
-        ends = np.append(0, np.cumsum(found))
-        return np.asarray(ends[splits[1:]] > ends[splits[:-1]])
+        is_filled, matching = np.diff(splits) > 0, np.zeros(len(splits) - 1, bool)
+        if is_filled.any():
+            begins = splits[:-1][is_filled]
+            matching[is_filled] = np.logical_or.reduceat(found[: splits[-1]], begins)
+        return matching
 
     def _matches_texts(self, strings: list[Any]) -> NDArray[np.bool_]:
         wanted = self.value.casefold()

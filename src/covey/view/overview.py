@@ -133,9 +133,9 @@ def _first(session: Session) -> dict[str, Any] | None:
         batch, drawn = None, []
     strip = spread(len(dataset), FIRST_EXAMPLES).tolist()
     ids = np.array([*strip, *drawn[:FIRST_BATCH]], np.int64)
-    sizes = np.cumsum(media.decoded_sizes(dataset, ids))
-    ids = ids[: int(np.searchsorted(sizes, media.MAX_READ_BYTES))]
     try:
+        sizes = np.cumsum(media.decoded_sizes(dataset, ids))
+        ids = ids[: int(np.searchsorted(sizes, media.MAX_READ_BYTES))]
         found = examples(session, dataset, ids.tolist())["examples"]
     except (CoveyError, OSError):  # of the storage
         return None
