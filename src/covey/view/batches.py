@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -256,12 +256,14 @@ def state(
             "this is not the state of a loader; must be the JSON of loader.state_dict(): "
             '{"format": 1, "batch": 1200, "plan": {"kind": "balanced", ...}}'
         )
-    weights, loader = found.get("weights"), session.loader
+    weights = found.get("weights")
     count = len(weights) if isinstance(weights, list) else 0
     if count * len(dataset.classes) > MAX_WEIGHTS:
         raise RequestError(f"the state has {count:,} changes of weights, which is too much")
-    plans = _candidates(dataset, found) if loader is None else iter([lambda: loader.plan])
-    plan, index = _load(plans, found)
+    if session.loader is not None:
+        plan, index = loader_state.load(session.loader.plan, found)
+    else:
+        plan, index = _find_state(dataset, found)
     digest = hashlib.sha256(body.encode()).hexdigest()[:32]
     session.states[digest] = plan
     while len(session.states) > MAX_STATES:
@@ -272,13 +274,17 @@ def state(
     return {"parameters": parameters, "batch": index, "weights": count > 0, "plan": described}
 
 
-def _load(plans: Iterator[Callable[[], Plan]], state: Mapping[str, Any]) -> tuple[Plan, int]:
-    """Return the plan of a state, which is one of several, and its next batch."""
+def _find_state(dataset: Dataset, state: Mapping[str, Any]) -> tuple[Plan, int]:
+    """Return the plan of a state, and its next batch."""
     first: PlanError | None = None
-    for make in plans:
+    for options, part in _candidates(dataset, state["plan"]):
         try:
             with collect_warnings():
-                return loader_state.load(make(), state)
+                plan, index = loader_state.load(options.make(part), state)
+                if part is not dataset:  # the same examples, by their ids in the split
+                    whole = options.make(dataset, part.classes.labels)
+                    plan = loader_state.load_weights(whole, state.get("weights", []))
+                return plan, index
         except PlanError as error:
             first = first or error
     assert first is not None
@@ -290,32 +296,32 @@ def _load(plans: Iterator[Callable[[], Plan]], state: Mapping[str, Any]) -> tupl
     raise first
 
 
-def _candidates(dataset: Dataset, state: Mapping[str, Any]) -> Iterator[Callable[[], Plan]]:
-    """Yield functions that return the plans that a state may belong to.
+def _candidates(dataset: Dataset, described: Any) -> Iterator[tuple[PlanOptions, Dataset]]:
+    """Yield the options that a state may belong to, and the dataset or a part of it.
 
     A state does not name all options of its plan: those that are missing follow from the numbers of
     classes and examples. The state is not trusted.
     """
-    described = state["plan"]
     kind = described.get("kind") if isinstance(described, dict) else None
     if kind not in get_args(Kind):
         raise PlanError("the state is corrupt", option="kind", found=kind, choices=get_args(Kind))
     names = ("classes_per_batch", "examples_per_class", "seed", "batch_size", "remainder")
-    given = {name: described[name] for name in names if name in described}
-    for name, low in (("classes", 0), ("examples", 0), *((each, 1) for each in names[:2])):
-        check_int(name, described.get(name, low), low)
-    options = PlanOptions(plan=kind, **given)
-    yield partial(options.make, dataset)
+    options = PlanOptions(
+        plan=kind, **{each: described[each] for each in names if each in described}
+    )
+    yield options, dataset
     if kind != "balanced":
         return
+    per_class, classes, examples = (
+        check_int(each, described.get(each), 1)
+        for each in ("examples_per_class", "classes", "examples")
+    )
     dropped, counts = replace(options, small_classes="drop"), dataset.classes.counts
-    yield partial(dropped.make, dataset)
-    large = counts[counts >= options.examples_per_class]
-    for each, those in ((options, counts), (dropped, large)):
-        limit = _find_limit(those, described["examples"])
-        yield partial(replace(each, total_examples_per_class=limit).make, dataset)
-    for part in _parts(dataset, options, described["classes"], described["examples"]):
-        yield partial(options.make, dataset, part)
+    yield dropped, dataset
+    for each, those in ((options, counts), (dropped, counts[counts >= per_class])):
+        yield replace(each, total_examples_per_class=_find_limit(those, examples)), dataset
+    for part in _parts(dataset, options, classes, examples):
+        yield options, part
 
 
 def _find_limit(counts: NDArray[np.int64], examples: int) -> int:
@@ -324,8 +330,8 @@ def _find_limit(counts: NDArray[np.int64], examples: int) -> int:
     return 1 + bisect_left(limits, examples, key=lambda most: int(np.minimum(counts, most).sum()))
 
 
-def _parts(dataset: Dataset, options: PlanOptions, count: int, examples: int) -> Iterator[Ids]:
-    """Yield the classes of the parts of split_classes() with these numbers.
+def _parts(dataset: Dataset, options: PlanOptions, count: int, examples: int) -> Iterator[Dataset]:
+    """Yield the parts of split_classes() with these numbers of classes and examples.
 
     A part has consecutive classes in the order of their hashes. The seed of the parts is not in a
     state: it is the default, or equal to the seed of the batches.
@@ -333,16 +339,16 @@ def _parts(dataset: Dataset, options: PlanOptions, count: int, examples: int) ->
     table = dataset.classes
     for seed in dict.fromkeys((0, options.seed)):
         labels, hashes = hash_classes(dataset, seed)
-        if not 0 < count < len(labels):
+        if not (options.classes_per_batch or 1) <= count < len(labels):
             return
-        order = np.argsort(hashes, kind="stable")
-        counts = table.counts[np.searchsorted(table.labels, labels)][order]
-        ends = np.cumsum(np.append(0, counts))
+        counts = table.counts[np.searchsorted(table.labels, labels)]
+        ends = np.cumsum(np.append(0, counts[np.argsort(hashes, kind="stable")]))
         begins = np.flatnonzero(ends[count:] - ends[:-count] == examples)
         # The first and the last part are usual.
         begins = begins[np.argsort((begins > 0) & (begins < len(labels) - count), kind="stable")]
         for begin in begins[: max(2, _MAX_PART_EXAMPLES // len(dataset))].tolist():
-            yield np.sort(labels[order[begin : begin + count]])
+            before: Any = {"before": begin} if begin else {}
+            yield dataset.split_classes(seed=seed, **before, part=count)[len(before)]
 
 
 # Contents: x as the loader builds it, with crops, augmentations and transforms.

@@ -45,7 +45,7 @@ def overview(session: Session) -> dict[str, Any]:
         "path": session.path,
         "kind": session.kind,
         "label": next((each.label for each in opened if each.label is not None), None),
-        "candidates": session.candidates() if opened else [],
+        "candidates": session.candidates() if splits and not splits[0]["error"] else [],
         "features": _describe_features(opened),
         "splits": splits,
         "embeddings": _describe_embeddings(session),
