@@ -1,6 +1,6 @@
 """Embeddings of covey view, judged by numpy's SVD, by sorts, and by loops in Python."""
 
-import json
+import contextlib
 import tracemalloc
 from collections import Counter
 
@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 import covey
 from covey.errors import CoveyError, MetricError, StorageError
-from covey.view.embeddings import NO_CLASS, ROUTES, Embeddings, sample_by_class
-from covey.view.messages import Query, RequestError
-from covey.view.projection import principal_axes, project
-from covey.view.session import Session
-from covey.view.vectors import Vectors
+from covey.view import embeddings
+from covey.view.embeddings import NO_CLASS, NO_NAME, Embeddings, principal_axes, sample_by_class
+from covey.view.session import RequestError, Session
 
 CLASSES = 12
 ROWS = 300
@@ -59,22 +57,6 @@ def session_of(ds, values, **options):
     return session
 
 
-def ask(session, path, text=""):
-    return json.loads(ROUTES[path](session, Query(text)).body)
-
-
-def columns_of(response):
-    length = int(np.frombuffer(response.body[:4], "<u4")[0])
-    header = json.loads(response.body[4 : 4 + length])
-    arrays = {
-        name: np.frombuffer(
-            response.body, f"<{each['dtype']}", each["shape"][0], 4 + length + each["offset"]
-        )
-        for name, each in header.pop("columns").items()
-    }
-    return header, arrays
-
-
 # Projection.
 
 
@@ -87,80 +69,86 @@ def judge_points(values):
     return points * signs, sizes[:2] ** 2 / (sizes**2).sum()
 
 
+def project(values, **options):
+    """Return the points of vectors, and what is known of them."""
+    found = Embeddings(values, "train", len(np.load(values) if isinstance(values, str) else values),
+                       **options)  # fmt: skip
+    with contextlib.closing(found):
+        return found.projection()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
 @pytest.mark.parametrize("shape", [(300, 16), (10, 40), (2, 3)])
 @pytest.mark.parametrize("chunk_bytes", [1, 2000, 1 << 20])
 def test_points_against_svd(tmp_path, dtype, shape, chunk_bytes):
     values = matrix(*shape).astype(dtype)
     np.save(tmp_path / "emb.npy", values)
-    vectors = Vectors(tmp_path / "emb.npy", chunk_bytes=chunk_bytes)
-    found = project(vectors)
-    vectors.close()
+    found = project(str(tmp_path / "emb.npy"), chunk_bytes=chunk_bytes)
     expected, variance = judge_points(values)
     rank = min(2, shape[0] - 1)
-    points = np.stack([found.x, found.y], 1)
+    points = np.stack([found["x"], found["y"]], 1)
     assert points[:, :rank] == pytest.approx(expected[:, :rank], abs=2e-4)
     assert points[:, rank:] == pytest.approx(0, abs=1e-4)
-    assert found.variance == pytest.approx(tuple(variance), abs=1e-5)
-    assert found.norms == pytest.approx(np.linalg.norm(values.astype(np.float64), axis=1), rel=1e-4)
-    assert found.rows == shape[0]
+    assert found["variance"] == pytest.approx(tuple(variance), abs=1e-5)
+    norms = np.linalg.norm(values.astype(np.float64), axis=1)
+    assert found["norms"] == pytest.approx(norms, rel=1e-4)
+    assert found["axes_rows"] == shape[0]
 
 
-def test_axes_of_products_of_rows_are_those_of_the_covariance():
-    values = matrix(60, 30, np.float64)
-    vectors, mean = Vectors(values), values.mean(0)
-    found = principal_axes(vectors, mean, max_covariance=29)
-    assert found.rows == 29
-    few = Vectors(values[np.arange(29) * 60 // 29])
-    expected = principal_axes(few, mean)
-    assert found.axes == pytest.approx(expected.axes, abs=1e-8)
-    assert found.variance == pytest.approx(expected.variance)
+def test_axes_of_products_of_rows_are_those_of_products_of_columns():
+    values = matrix(29, 30, np.float64)
+    axes, variance = principal_axes(values - values.mean(0))
+    repeated = np.repeat(values, 2, axis=0)  # more rows than columns
+    others, same = principal_axes(repeated - repeated.mean(0))
+    assert axes == pytest.approx(others, abs=1e-8)
+    assert variance == pytest.approx(same)
 
 
-def test_axes_of_many_rows_are_those_of_a_sample():
+def test_axes_of_many_rows_are_those_of_a_sample(monkeypatch):
+    monkeypatch.setattr(embeddings, "MAX_AXES_VALUES", 8 * 5000)
     values = matrix(20_000, 8)
-    found = project(Vectors(values), max_products=64 * 5000)
-    assert found.rows == 5000
+    found = project(values)
+    assert found["axes_rows"] == 5000
     expected, _ = judge_points(values)
-    assert np.stack([found.x, found.y], 1) == pytest.approx(expected, abs=0.1)
+    assert np.stack([found["x"], found["y"]], 1) == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_points_as_they_are(columns):
     values = matrix(50, columns)
-    found = project(Vectors(values))
-    assert np.array_equal(found.x, values[:, 0])
-    assert np.array_equal(found.y, values[:, 1] if columns == 2 else np.zeros(50))
-    assert found.variance is None
+    found = project(values)
+    assert np.array_equal(found["x"], values[:, 0])
+    assert np.array_equal(found["y"], values[:, 1] if columns == 2 else np.zeros(50))
+    assert found["variance"] is None
 
 
 def test_a_large_mean_keeps_the_digits():
     values = matrix(200, 6, np.float64, offset=1e6)
     expected, _ = judge_points(values)
-    found = project(Vectors(values))
-    assert np.stack([found.x, found.y], 1) == pytest.approx(expected, abs=1e-3)
+    found = project(values)
+    assert np.stack([found["x"], found["y"]], 1) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("chunk_bytes", [100, 1 << 20])
 def test_many_vectors_have_a_sample_of_points(ds, chunk_bytes):
     values = matrix(columns=2)
     session = session_of(ds, values, max_points=100, chunk_bytes=chunk_bytes)
-    header, arrays = columns_of(ROUTES["/api/points"](session, Query("")))
-    assert header["stride"] == 3
-    assert np.array_equal(arrays["x"], values[::3, 0])
-    assert np.array_equal(arrays["y"], values[::3, 1])
-    assert np.array_equal(ds.classes.labels[arrays["position"]], ds.labels[::3])
+    found = embeddings.points(session)
+    assert found["stride"] == 3
+    assert np.array_equal(found["x"], values[::3, 0])
+    assert np.array_equal(found["y"], values[::3, 1])
+    assert np.array_equal(ds.classes.labels[found["position"]], ds.labels[::3])
 
 
 def test_points_without_variance():
-    found = project(Vectors(np.ones((5, 4), np.float32)))
-    assert found.variance == (0, 0)
-    assert not found.x.any()
-    assert len(project(Vectors(np.zeros((0, 4), np.float32))).x) == 0
-    assert project(Vectors(np.ones((1, 4), np.float32))).x.tolist() == [0]
+    found = project(np.ones((5, 4), np.float32))
+    assert found["variance"] == (0, 0)
+    assert not found["x"].any()
+    assert len(project(np.zeros((0, 4), np.float32))["x"]) == 0
+    assert project(np.ones((1, 4), np.float32))["x"].tolist() == [0]
 
 
-def test_memory_is_bounded(tmp_path):
+def test_memory_is_bounded(tmp_path, monkeypatch):
     rows, columns = 60_000, 128
     file = np.lib.format.open_memmap(
         tmp_path / "emb.npy", mode="w+", dtype=np.float32, shape=(rows, columns)
@@ -169,53 +157,40 @@ def test_memory_is_bounded(tmp_path):
     file.flush()
     del file
     found = Embeddings(tmp_path / "emb.npy", "train", rows, chunk_bytes=1 << 20)
+    monkeypatch.setattr(embeddings, "MAX_AXES_VALUES", 1 << 18)
     tracemalloc.start()
     found.projection()
-    found.neighbours(17, 10)
+    list(found.neighbours(17, 10))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     found.close()
-    assert peak < 8 << 20  # of 30 MB
+    assert peak < 16 << 20  # of 30 MB
 
 
 # Requests.
 
 
 def test_points_have_positions_of_classes(ds):
-    session = session_of(ds, matrix())
-    response = ROUTES["/api/points"](session, Query(""))
-    header, arrays = columns_of(response)
-    assert header["split"] == "examples"
-    assert header["label"] == "label"
-    assert (header["dimensions"], header["total"], header["stride"]) == (16, ROWS, 1)
-    assert header["is_cosine"] is True
-    assert np.array_equal(ds.classes.labels[arrays["position"]], ds.labels)
-
-
-def scan_neighbours(session, number, k):
-    """Return the merged results of all requests, as the page merges them, and their number."""
-    rows, cursor, requests = [], 0, 0
-    while cursor is not None:
-        part = ask(session, "/api/neighbours", f"id={number}&k={k}&cursor={cursor}")
-        assert part["scanned"] == (part["total"] if part["cursor"] is None else part["cursor"])
-        dataset = session.open("examples")
-        assert dataset.classes.labels[part["class"]] == dataset.labels[number]
-        rows, cursor, requests = rows + part["neighbours"], part["cursor"], requests + 1
-    order = sorted(
-        rows, key=lambda row: (row.get("distance", -row.get("similarity", 0)), row["id"])
-    )
-    return order[:k], requests
+    found = embeddings.points(session_of(ds, matrix()))
+    assert found["split"] == "examples"
+    assert found["label"] == "label"
+    assert (found["dimensions"], found["total"], found["stride"]) == (16, ROWS, 1)
+    assert found["is_cosine"] is True
+    assert np.array_equal(ds.classes.labels[found["position"]], ds.labels)
 
 
 @pytest.mark.parametrize("columns", [16, 2])
-@pytest.mark.parametrize("options", [{}, {"chunk_bytes": 1000, "scan_s": 0}])
+@pytest.mark.parametrize("options", [{}, {"chunk_bytes": 1000}])
 @pytest.mark.parametrize("k", [1, 7, 100])
 def test_neighbours_against_a_sort(ds, columns, options, k):
     values = matrix(columns=columns, offset=0.5)
     session = session_of(ds, values, **options)
     exact = values.astype(np.float64)
     for number in (0, 17, ROWS - 1):
-        found, requests = scan_neighbours(session, number, k)
+        lines = list(embeddings.neighbours(session, number, k))
+        assert [line["scanned"] for line in lines][-1] == lines[-1]["total"] == ROWS
+        assert len(lines) > 1 if options else len(lines) == 1
+        found = lines[-1]["neighbours"]
         if columns == 2:
             scores = -np.sqrt(((exact - exact[number]) ** 2).sum(1))
         else:
@@ -223,7 +198,7 @@ def test_neighbours_against_a_sort(ds, columns, options, k):
             scores = exact @ exact[number] / norms / norms[number]
         expected = [each for each in np.argsort(-scores).tolist() if each != number][:k]
         assert [row["id"] for row in found] == expected
-        assert requests > 1 if options else requests == 1
+        assert ds.classes.labels[lines[-1]["class"]] == ds.labels[number]
         for row in found:
             score = -row["distance"] if columns == 2 else row["similarity"]
             assert score == pytest.approx(scores[row["id"]], abs=1e-5)
@@ -233,7 +208,8 @@ def test_neighbours_against_a_sort(ds, columns, options, k):
 def test_neighbours_of_zeros(ds):
     values = matrix()
     values[5] = 0
-    found = ask(session_of(ds, values), "/api/neighbours", "id=5&k=3")["neighbours"]
+    *_, last = embeddings.neighbours(session_of(ds, values), 5, 3)
+    found = last["neighbours"]
     assert [row["similarity"] for row in found] == [0, 0, 0]
     assert 5 not in [row["id"] for row in found]
 
@@ -258,25 +234,28 @@ def judge_disagreements(values, positions, k):
     return found
 
 
-@pytest.mark.parametrize("scan_s", [0, 10])
+def scan(session, k):
+    """Return the rows of a scan, how many examples agree, and the lines of the stream."""
+    lines = list(embeddings.disagreements(session, k))
+    assert lines[-1]["scanned"] == lines[-1]["total"]
+    rows = [row for line in lines for row in line["rows"]]
+    return rows, sum(line["agreeing"] for line in lines), lines
+
+
+@pytest.mark.parametrize("block", [100_000, 1 << 24])
 @pytest.mark.parametrize("k", [1, 5, 10])
-def test_disagreements_against_a_loop(ds, labels, k, scan_s, monkeypatch):
-    monkeypatch.setattr("covey.view.embeddings._BLOCK_BYTES", 100_000)
+def test_disagreements_against_a_loop(ds, labels, k, block, monkeypatch):
+    monkeypatch.setattr(embeddings, "_BLOCK_BYTES", block)
     values = clusters(labels)
-    session = session_of(ds, values, scan_s=scan_s)
-    found, agreeing, cursor, requests = {}, 0, 0, 0
-    while cursor is not None:
-        part = ask(session, "/api/disagreements", f"k={k}&cursor={cursor}")
-        for row in part["rows"]:
-            found[row["id"]] = (row["class"], row["other"], row["share"], row["neighbours"])
-        agreeing += part["agreeing"]
-        assert part["sampled"] is False
-        cursor, requests = part["cursor"], requests + 1
+    rows, agreeing, lines = scan(session_of(ds, values), k)
+    names = ("class", "other", "share", "neighbours")
+    found = {row["id"]: tuple(row[name] for name in names) for row in rows}
     expected = judge_disagreements(values, np.searchsorted(ds.classes.labels, labels), k)
     assert found == expected
     assert 0 < len(found) < ROWS
     assert agreeing == ROWS - len(expected)
-    assert (requests == 1) == (scan_s > 0)
+    assert (len(lines) == 1) == (block > 100_000)
+    assert not any(line["sampled"] for line in lines)
 
 
 def test_disagreements_of_points_use_distances(ds):
@@ -284,20 +263,17 @@ def test_disagreements_of_points_use_distances(ds):
     points = np.stack([positions * 100, np.arange(ROWS) % 7], 1).astype(np.float32)
     wrong = int(np.flatnonzero(positions == 3)[0])
     points[wrong, 0] = 500
-    found = ask(session_of(ds, points), "/api/disagreements", "k=5")
-    assert [(row["id"], row["class"], row["other"], row["share"]) for row in found["rows"]] == [
-        (wrong, 3, 5, 1.0)
-    ]
+    rows, _, _ = scan(session_of(ds, points), 5)
+    found = [(row["id"], row["class"], row["other"], row["share"]) for row in rows]
+    assert found == [(wrong, 3, 5, 1.0)]
 
 
 def test_disagreements_of_many_examples_use_a_sample(ds, labels):
-    values = clusters(labels, noise=0.01)
-    session = session_of(ds, values, max_compared=60)
-    found = ask(session, "/api/disagreements", "k=2")
-    assert found["sampled"] is True
-    assert found["total"] <= 60
-    assert found["cursor"] is None
-    assert found["agreeing"] + len(found["rows"]) == found["total"]
+    session = session_of(ds, clusters(labels, noise=0.01), max_compared=60)
+    rows, agreeing, (last,) = scan(session, 2)
+    assert last["sampled"] is True
+    assert last["total"] <= 60
+    assert agreeing + len(rows) == last["total"]
 
 
 @settings(deadline=None, max_examples=30)
@@ -314,36 +290,71 @@ def test_without_a_label(tmp_path):
     covey.write({"x": np.arange(20)}, tmp_path / "data", label=None)
     with covey.open(tmp_path / "data") as ds:
         session = session_of(ds, matrix(20))
-        _, arrays = columns_of(ROUTES["/api/points"](session, Query("")))
-        assert (arrays["position"] == NO_CLASS).all()
-        found = ask(session, "/api/neighbours", "id=3&k=2")
+        assert (embeddings.points(session)["position"] == NO_CLASS).all()
+        *_, found = embeddings.neighbours(session, 3, 2)
         assert found["neighbours"][0]["class"] is None
         assert found["class"] is None
         with pytest.raises(RequestError, match="no label"):
-            ask(session, "/api/disagreements")
+            scan(session, 2)
 
 
 def test_one_example_has_no_neighbours(tmp_path):
     covey.write({"label": np.array([4])}, tmp_path / "data", label="label")
     with covey.open(tmp_path / "data") as ds:
         session = session_of(ds, matrix(1))
-        assert ask(session, "/api/neighbours", "id=0")["neighbours"] == []
-        found = ask(session, "/api/disagreements")
-        assert (found["rows"], found["agreeing"], found["cursor"]) == ([], 1, None)
-
-
-@pytest.mark.parametrize(
-    "text", ["id=300", "id=-1", "id=x", "", "id=1&k=0", "id=1&k=101", "id=1&cursor=999"]
-)
-def test_invalid_requests(ds, text):
-    with pytest.raises(RequestError):
-        ask(session_of(ds, matrix()), "/api/neighbours", text)
+        assert [line["neighbours"] for line in embeddings.neighbours(session, 0)] == [[]]
+        assert scan(session, 10)[:2] == ([], 1)
 
 
 def test_without_embeddings(ds):
-    for path in ROUTES:
+    session = Session.of_dataset(ds)
+    for ask in (embeddings.points, embeddings.disagreements):
         with pytest.raises(RequestError, match="--embeddings"):
-            ask(Session.of_dataset(ds), path)
+            list(ask(session))
+    with pytest.raises(RequestError, match="must be an integer from 0 to 299"):
+        list(embeddings.neighbours(session_of(ds, matrix()), 300))
+
+
+def test_colours(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {
+        "kind": [f"kind {number}" for number in np.minimum(*rng.integers(0, 5, (2, 500)))],
+        "many": rng.integers(0, 400, 500),
+        "size": np.where(np.arange(500) % 10 == 3, np.nan, rng.random(500)).astype(np.float32),
+        "half": np.arange(500) % 3 / 2,
+        "label": np.arange(500) % 7,
+        "curve": rng.random((500, 4)),
+    }
+    names = [f"class {number}" for number in range(7)]
+    features = covey.Features.infer([{name: each[0] for name, each in columns.items()}])
+    features = covey.Features({**features, "label": covey.ClassLabel(names=names)})
+    covey.write(columns, tmp_path / "d", label="label", features=features, shuffle=False)
+    with covey.open(tmp_path / "d") as ds:
+        session = session_of(ds, matrix(500))
+        for name in ("kind", "half", "label"):
+            found = embeddings.colours(session, name)
+            shown = [found["names"][code] for code in found["code"]]
+            values = [names[each] for each in columns[name]] if name == "label" else columns[name]
+            assert shown == list(map(str, values))
+            frequencies = Counter(shown)
+            counts = [frequencies[each] for each in found["names"]]
+            assert counts == sorted(counts, reverse=True)
+        found = embeddings.colours(session, "many")
+        assert len(found["names"]) == 64
+        for value, code in zip(columns["many"].tolist(), found["code"], strict=True):
+            assert code == NO_NAME or found["names"][code] == str(value)
+        found = embeddings.colours(session, "size")
+        assert len(found["names"]) == 8
+        for value, code in zip(columns["size"].tolist(), found["code"], strict=True):
+            if np.isnan(value):
+                assert code == NO_NAME
+            else:
+                low, high = map(float, found["names"][code].split(" to "))
+                assert low * 0.999 <= value <= high * 1.001
+        assert min(Counter(found["code"].tolist()).values()) >= 40
+        for wrong in ("curve", "nope"):
+            with pytest.raises(RequestError, match="no colours"):
+                embeddings.colours(session, wrong)
 
 
 # Values that are not valid.
@@ -379,7 +390,7 @@ class Payload:
 def test_pickled_objects_are_refused(tmp_path):
     path = tmp_path / "emb.npy"
     np.save(path, np.array([[Payload(), 1.0]], object), allow_pickle=True)
-    with pytest.raises(MetricError, match="its dtype is object; must be float16"):
+    with pytest.raises(MetricError, match="not a valid"):
         Embeddings(path, "train", 1)
 
 
@@ -426,9 +437,9 @@ def test_values_that_are_not_finite(ds, value):
     values = matrix()
     values[[5, 17, 40], 3] = value
     session = session_of(ds, values, chunk_bytes=2000)
-    for path in ("/api/points", "/api/disagreements", "/api/neighbours"):
+    for ask in (embeddings.points, embeddings.disagreements):
         with pytest.raises(MetricError, match=r"3 of 300 rows .*: 5, 17, 40$"):
-            ask(session, path, "id=0" if path.endswith("neighbours") else "")
+            list(ask(session))
 
 
 def test_a_file_that_is_truncated_later(tmp_path, ds):
@@ -438,7 +449,7 @@ def test_a_file_that_is_truncated_later(tmp_path, ds):
     with path.open("rb+") as file:
         file.truncate(2000)
     with pytest.raises(CoveyError, match="truncated"):
-        ask(session, "/api/neighbours", "id=0")
+        list(embeddings.neighbours(session, 0))
     session.embeddings.close()
 
 

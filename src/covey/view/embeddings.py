@@ -51,6 +51,7 @@ Neighbours = Annotated[int, integer(1, 100)]
 _MIN_PER_CLASS = 2 * DEFAULT_NEIGHBOURS
 _BLOCK_BYTES = 24 << 20
 _RANGES = 8
+_MIN_SHARE = 1e-12
 
 
 class Embeddings:
@@ -285,13 +286,14 @@ def principal_axes(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], tupl
     is_wide = rows.shape[1] > rows.shape[0]
     products = rows @ rows.T if is_wide else rows.T @ rows
     values, found = np.linalg.eigh(products)
-    found = found[:, ::-1][:, :2].T
+    values, found = values[::-1][:2], found[:, ::-1][:, :2].T
+    total = max(float(np.trace(products)), np.finfo(np.float64).tiny)
     axes, shares = np.zeros((2, rows.shape[1])), np.zeros(2)
+    shares[: len(found)] = np.clip(values / total, 0, 1)
     axes[: len(found)] = found @ rows if is_wide else found
+    axes[shares < _MIN_SHARE] = 0  # the rows are a point or a line
     axes /= np.maximum(np.linalg.norm(axes, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     axes[axes[np.arange(2), np.abs(axes).argmax(1)] < 0] *= -1  # the largest is positive
-    total = max(float(np.trace(products)), np.finfo(np.float64).tiny)
-    shares[: len(found)] = np.clip(values[::-1][:2] / total, 0, 1)
     return axes, tuple(shares.tolist())
 
 
