@@ -36,7 +36,7 @@ from covey.schema.types import Ragged as Ragged
 from covey.schema.types import Sparse as Sparse
 from covey.tfrecord.reader import RecordReader as RecordReader
 from covey.tfrecord.writer import RecordWriter as RecordWriter
-from covey.view.pictures import show as show
+from covey.view.media import show as show
 from covey.writing.hold_out import HoldOut as HoldOut
 from covey.writing.parts import commit as commit
 from covey.writing.write import write as write

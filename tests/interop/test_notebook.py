@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 
 import covey
 from covey._html import MAX_ROWS
-from covey.view.pictures import encode_png
+from covey.view.media import encode_png
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = (SCRIPT, '"><img src=x onerror=alert(1)>', "\x1b[2J\u202eowl", "&lt;b&gt;" + "x" * 5000)

@@ -206,7 +206,7 @@ def test_single_shard_without_label_and_url(tmp_path, capsys):
 def test_audio_by_its_sampling_rate(capsys):
     """A feature with a sampling rate is shown as sound, whichever class it has."""
     from covey.cli.values import describe_value
-    from covey.view.summaries import summarize
+    from covey.view.examples import summarize
 
     class Sound:
         sample_rate = 8000

@@ -371,7 +371,7 @@ def summarize(value: Any, feature: Feature) -> Any:
     else:
         shape = np.shape(value)
         found["shape"] = list(shape)
-        if isinstance(feature, Audio):  # a sampling rate of None is unknown
+        if hasattr(feature, "sample_rate"):  # covey.Audio; None is unknown
             rate = feature.sample_rate
             seconds = shape[0] / rate if rate and shape else None
             found |= {"kind": "audio", "seconds": seconds, "sample_rate": rate}
