@@ -10,6 +10,7 @@ by a headless chromium, with an empty cache each time. The datasets are written 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import shutil
@@ -162,9 +163,13 @@ class Server:
             raise SystemExit(f"/api/{name}: {response.status}: {body[:300]!r}")
         return body
 
-    def json(self, name: str, **parameters: object) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ask(name, **parameters))
-        return found
+    def first_line(self, name: str, **parameters: object) -> bytes:
+        """Return the first line of a stream, whose connection is closed."""
+        connection = http.client.HTTPConnection(self.connection.host, self.connection.port)
+        with contextlib.closing(connection):
+            headers = {"Cookie": self.cookie}
+            connection.request("GET", f"/api/{name}?{urlencode(parameters)}", headers=headers)
+            return connection.getresponse().readline()
 
     def memory(self) -> dict[str, int]:
         """Return the memory of the process in bytes: anonymous, and with mapped files."""
@@ -226,7 +231,7 @@ def measure_requests(server: Server, records: int, count: int) -> None:
     steps = numbers(LAST_STEP)
     add("/api/overview", lambda _: server.ask("overview"))
     add("/api/classes, 1,000 classes", lambda _: server.ask("classes"))
-    add("/api/survey, the first", lambda _: server.ask("survey"), 1)
+    add("/api/survey", lambda _: server.ask("survey"), 1)
     for classes, examples in ((8, 4), (32, 4), (256, 8)):
         plan = {"classes_per_batch": classes, "examples_per_class": examples, "seed": 7}
         title = f"/api/batch, {classes} x {examples}"
@@ -239,30 +244,22 @@ def measure_requests(server: Server, records: int, count: int) -> None:
     plan = {"classes_per_batch": 32, "examples_per_class": 4, "seed": 7}
     add("/api/batch, 8 ranks", lambda n: server.ask("batch", **plan, step=steps[n], world_size=8))
     add("/api/batch/x, 32 x 4", lambda n: server.ask("batch/x", **plan, step=steps[n], rank=0), 20)
-    add("/api/coverage", lambda n: server.ask("coverage", **plan, step=0), 3)
-    add("/api/find, 200 ids anywhere", lambda n: server.ask("find", cursor=ids[n]))
+    add("/api/coverage", lambda n: server.ask("coverage", **plan, step=steps[n]), 3)
+    add("/api/find, 200 ids anywhere", lambda n: server.ask("find", cursor=ids[n], limit=200))
     add("/api/find, a class", lambda n: server.ask("find", **{"class": ids[n] % 1000}))
-    search = {"feature": "weight", "op": "nan"}
-    add("/api/find, a scan of at most 0.3 s", lambda n: server.ask("find", **search, cursor=0), 10)
-    found = server.json("find", **search, cursor=0)
+    search = {"where": json.dumps([["weight", "nan", None]])}
+    add("/api/find, the first line of a search", lambda _: server.first_line("find", **search), 10)
+    begin = time.perf_counter()
+    lines = server.ask("find", **search).splitlines()
+    searched = time.perf_counter() - begin
     listed = [",".join(map(str, each)) for each in rng.integers(0, records, (count, 50)).tolist()]
     add("/api/examples, 50 examples", lambda n: server.ask("examples", ids=listed[n]))
-    tags: dict[int, str] = {}
-
-    def image(number: int, **headers: str) -> http.client.HTTPResponse:
-        query = urlencode({"id": ids[number], "feature": "image", "side": 96})
-        return server.get(f"/api/image?{query}", **headers)[0]
-
-    def first(number: int) -> None:
-        tags[number] = str(image(number).getheader("ETag"))
-
-    def again(number: int) -> None:
-        response = image(number, **{"If-None-Match": tags[number]})
-        assert response.status == http.client.NOT_MODIFIED
-
-    add("/api/image, the first time", first)
-    add("/api/image, with ETag (304)", again)
-    print(f"\nscanned by one request of /api/find: {found['scanned']:,} records")
+    add(
+        "/api/image",
+        lambda n: server.ask("image", id=ids[n], feature="image", side=96),
+    )
+    scanned = json.loads(lines[-1])["scanned"]
+    print(f"\nsearched {scanned:,} records in {searched:.1f} s, in {len(lines):,} lines")
 
 
 def milliseconds(values: list[float | None]) -> str:
