@@ -125,6 +125,37 @@ def write_nameless(path: Path) -> Path:
     return path
 
 
+def write_uneven(path: Path) -> Path:
+    """Write classes of different sizes."""
+    species = ["owl"] * 5 + ["wren"] * 40 + ["crane"] * 15
+    return _write_train(path, [{"x": n, "species": each} for n, each in enumerate(species)])
+
+
+def write_similar(path: Path) -> Path:
+    """Write class names that are equal at both ends."""
+    names = [f"a long name of a class {letter} that ends in the same words" for letter in "abc"]
+    return _write_train(path, [{"x": n, "species": names[n % 3]} for n in range(30)])
+
+
+def write_unlabelled(path: Path) -> Path:
+    """Write examples without a label, one feature of which may be it."""
+    examples = [{"x": n / 2, "kind": ("owl", "wren")[n % 2]} for n in range(20)]
+    return _write_train(path, examples, None)
+
+
+def write_sounds(path: Path) -> Path:
+    """Write short sounds."""
+    sounds = [{"sound": bird(n)["song"], "species": SPECIES[n % 4]} for n in range(24)]
+    return _write_train(path, sounds, features={"sound": Audio(SAMPLE_RATE), "species": "str"})
+
+
+def _write_train(path: Path, examples: Any, label: str | None = "species", **options: Any) -> Path:
+    covey.write(
+        examples, path, split="train", label=label, shuffle=False, progress=False, **options
+    )
+    return path
+
+
 LARGE_IDS = (-(2**62), 7, 2**60, 2**60 + 1)
 
 

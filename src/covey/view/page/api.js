@@ -1,34 +1,17 @@
-// Requests to the server: JSON, and columns as typed arrays (the format is in messages.py).
+// Requests to the server: JSON, and streams of JSON lines. Arrays in JSON are base64.
 
-/** An error that the server reports. */
-export class ApiError extends Error {
-  constructor(message, status) {
-    super(message);
-    this.status = status;
-  }
-}
-
-/** Return the URL of a request; parameters that are null or undefined are omitted. */
+/** Return the URL of a request; parameters that are null, undefined or empty are omitted. */
 export function url(path, parameters = {}) {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(parameters)) {
-    if (value === null || value === undefined) continue;
-    query.set(name, Array.isArray(value) ? value.join(",") : value === true ? "1" : value === false ? "0" : value);
-  }
-  const text = query.toString();
-  return `/api/${path}${text ? `?${text}` : ""}`;
+  const found = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(found).toString();
+  return `/api/${path}${query ? `?${query}` : ""}`;
 }
 
 async function request(path, parameters, options) {
   const response = await fetch(url(path, parameters), { credentials: "same-origin", ...options });
   if (response.ok) return response;
-  let message = `${response.status} ${response.statusText}`;
-  try {
-    message = (await response.json()).error ?? message;
-  } catch {
-    // The body is not JSON.
-  }
-  throw new ApiError(message, response.status);
+  const { error } = await response.json().catch(() => ({}));
+  throw new Error(error ?? `${response.status} ${response.statusText}`);
 }
 
 /** Return values of JSON. */
@@ -36,48 +19,47 @@ export async function getJson(path, parameters, signal) {
   return (await request(path, parameters, { signal })).json();
 }
 
-/** Send JSON; return the response. */
+/** Send JSON; return values of JSON. */
 export async function post(path, body, parameters, signal) {
   const headers = { "Content-Type": "application/json" };
-  return request(path, parameters, { method: "POST", headers, body, signal });
+  return (await request(path, parameters, { method: "POST", headers, body, signal })).json();
 }
 
-/** Return `{values, arrays}`: values of JSON, and typed arrays by name with their `shape`. */
-export async function getColumns(path, parameters, signal) {
-  return decodeColumns(await (await request(path, parameters, { signal })).arrayBuffer());
+/** Yield the JSON lines of a response as they arrive; leaving the loop ends the request. */
+export async function* stream(path, parameters, signal) {
+  const { body } = await request(path, parameters, { signal });
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const part = JSON.parse(line);
+        if (part.error && part.type && !("row" in part)) throw new Error(part.error);
+        yield part;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // it was aborted
+  }
 }
 
 const TYPES = {
-  u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array,
-  i8: BigInt64Array, f4: Float32Array, f8: Float64Array, b1: Uint8Array,
+  u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, i8: BigInt64Array, f4: Float32Array,
+  f8: Float64Array,
 };
 
-/** Return the columns of a binary response. */
-export function decodeColumns(buffer) {
-  const length = new DataView(buffer).getUint32(0, true);
-  const { columns, ...values } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  const arrays = {};
-  for (const [name, { dtype, shape, offset }] of Object.entries(columns)) {
-    const size = shape.reduce((product, each) => product * each, 1);
-    arrays[name] = new TYPES[dtype](buffer, 4 + length + offset, size);
-    arrays[name].shape = shape;
+/** Return values of JSON, with its arrays as typed arrays. */
+export async function getArrays(path, parameters, signal) {
+  const found = await getJson(path, parameters, signal);
+  for (const [name, value] of Object.entries(found)) {
+    if (value?.base64 === undefined) continue;
+    const bytes = Uint8Array.fromBase64?.(value.base64)
+      ?? Uint8Array.from(atob(value.base64), (each) => each.charCodeAt(0));
+    found[name] = new TYPES[value.dtype](bytes.buffer);
   }
-  return { values, arrays };
-}
-
-/** A column of strings, decoded on access. */
-export class Strings {
-  constructor(arrays, name) {
-    this.offsets = arrays[`${name}.offsets`];
-    this.data = arrays[`${name}.data`];
-    this.decoder = new TextDecoder();
-  }
-
-  get length() {
-    return this.offsets.length - 1;
-  }
-
-  at(index) {
-    return this.decoder.decode(this.data.subarray(this.offsets[index], this.offsets[index + 1]));
-  }
+  return found;
 }

@@ -1,9 +1,9 @@
 // The page: loads the overview, shows the view of the URL, and has what all views share.
 
-import { getJson } from "./api.js";
-import { loadClasses } from "./classtable.js";
-import { display, fill, h } from "./dom.js";
-import { current, go, hash, replace } from "./router.js";
+import { getJson, post } from "./api.js";
+import { keepExamples } from "./data.js";
+import { button, display, errorBox, fill, h } from "./dom.js";
+import { choice } from "./fields.js";
 import { Selection } from "./selection.js";
 
 // Each module exports `show(root, parameters, context, signal)`.
@@ -16,45 +16,78 @@ const VIEWS = {
 };
 
 const main = document.getElementById("main");
-const status = document.getElementById("status");
 let shown = new AbortController();
+
+// The URL of a view: #/examples?split=train&class=3. Every view can be reached by its URL.
+
+/** Return the hash of a view; empty parameters are omitted. */
+export function hash(view, parameters = {}) {
+  const found = Object.entries(parameters).filter(([, each]) => (each ?? "") !== "" && each !== false);
+  const query = new URLSearchParams(found).toString();
+  return `#/${view}${query ? `?${query}` : ""}`;
+}
+
+/** Show a view, with an entry in the history. */
+export function go(view, parameters) {
+  window.location.hash = hash(view, parameters);
+}
+
+/** Return `{view, parameters}` of the URL. */
+function current() {
+  const [path, query = ""] = window.location.hash.replace(/^#\/?/, "").split("?");
+  return { view: path || "overview", parameters: Object.fromEntries(new URLSearchParams(query)) };
+}
 
 /** What views share. */
 class Context {
   constructor(overview) {
     this.overview = overview;
     this.selection = new Selection(this);
-    this.tables = new Map();
+    const hasImages = overview.features.some(({ kind }) => kind === "image");
+    this.cellRatio = hasImages ? 1 : 1.9; // texts and waveforms need wide cells
+    const { first } = overview;
+    if (first) keepExamples(first.split, [...first.examples, ...first.batch_examples]);
   }
 
   /** Return the split that parameters name, by default the first: an entry of `overview.splits`. */
-  split(parameters) {
+  split({ split }) {
     const { splits } = this.overview;
-    if (parameters.split === undefined) return splits[0];
-    const found = splits.find((each) => each.name === parameters.split);
-    if (!found) throw new Error(`There is no split "${parameters.split}" in this dataset.`);
+    if (!splits.length) throw new Error("The dataset has no splits.");
+    const found = splits.find(({ name }) => name === (split ?? splits[0].name));
+    if (!found) throw new Error(`There is no split "${split}" in this dataset.`);
     return found;
   }
 
-  /** Return the class table of a split (classtable.js); it is loaded once. */
-  classes(split) {
-    if (!this.tables.has(split)) {
-      const table = loadClasses(split);
-      table.catch(() => this.tables.delete(split));
-      this.tables.set(split, table);
-    }
-    return this.tables.get(split);
+  /** Return the parameter of a URL for a split: none if there is one split. */
+  splitOf(name) {
+    return this.overview.splits.length > 1 ? name : null;
+  }
+
+  /** Return the field that chooses the split of a view; null if there is one. */
+  splitChoice(view, split) {
+    const names = this.overview.splits.map(({ name }) => [name, display(name, 60)]);
+    return names.length > 1 ? choice("Split", "split", names, split, (name) => go(view, { split: name })) : null;
+  }
+
+  /** Return the field that chooses the label of a dataset without one. */
+  labelChoice(problem) {
+    const { candidates } = this.overview;
+    const names = [["", "none: choose one"], ...candidates.map((name) => [name, display(name, 60)])];
+    return candidates.length === 0 ? "none" : choice("", "label", names, "", (label) => {
+      post("label", JSON.stringify({ label })).then(
+        () => window.location.reload(), (error) => fill(problem, errorBox(error)));
+    });
+  }
+
+  /** Change the parameters of the URL, without a new entry in the history. */
+  replace(view, parameters, signal) {
+    if (!signal.aborted) window.history.replaceState(null, "", hash(view, parameters));
   }
 
   /** Tell screen readers what changed. */
   announce(text) {
-    status.textContent = text;
+    document.getElementById("status").textContent = text;
   }
-}
-
-/** Return an element for an error, which replaces the content that failed. */
-export function errorBox(error) {
-  return h("p", { class: "error", role: "alert" }, display(error.message ?? error, 2000));
 }
 
 async function render(context) {
@@ -68,7 +101,7 @@ async function render(context) {
     else tab.removeAttribute("aria-current");
   }
   document.title = `${found.title} - covey view`;
-  const root = h("div", { class: "view", dataset: { view } });
+  const root = h("div", { class: `view ${view}`, dataset: { view } });
   fill(main, root);
   try {
     const module = await found.load();
@@ -81,53 +114,39 @@ async function render(context) {
   }
 }
 
-function showTabs(context) {
-  const tabs = Object.entries(VIEWS).filter(([view]) => view !== "embeddings" || context.overview.embeddings);
-  fill(
-    document.getElementById("tabs"),
-    tabs.map(([view, { title, key }]) =>
-      h("a", { href: hash(view), dataset: { view }, title: `${title} (key ${key})`, "aria-keyshortcuts": key }, title)),
-  );
-}
-
-function showTools() {
-  const theme = h("button", { type: "button", id: "theme", title: "Light or dark (key t)", onclick: toggleTheme }, "Theme");
-  fill(document.getElementById("tools"), theme);
-}
-
 function toggleTheme() {
   const root = document.documentElement;
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
+  const { theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" } = root.dataset;
+  root.dataset.theme = theme === "dark" ? "light" : "dark";
   localStorage.setItem("covey-theme", root.dataset.theme);
   window.dispatchEvent(new Event("covey-theme")); // canvases are drawn again
 }
 
 function onKey(event) {
-  const isTyping = event.target.closest?.("input, select, textarea, [contenteditable]");
+  const isTyping = event.target.closest?.("input, select, textarea, dialog");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-  const view = Object.entries(VIEWS).find(([, { key }]) => key === event.key)?.[0];
+  const view = Object.keys(VIEWS).find((each) => VIEWS[each].key === event.key);
   if (view && document.querySelector(`#tabs a[data-view="${view}"]`)) go(view);
   else if (event.key === "t") toggleTheme();
   else if (event.key === "/") {
-    const search = document.querySelector("input[type=search]");
-    if (search) {
-      event.preventDefault();
-      search.focus();
-    }
+    event.preventDefault();
+    document.querySelector("input[type=search]")?.focus();
   }
 }
 
 async function start() {
+  window.history.replaceState(null, "", `/${window.location.hash}`); // without the token
   const theme = localStorage.getItem("covey-theme");
   if (theme) document.documentElement.dataset.theme = theme;
-  showTools();
+  fill(document.getElementById("tools"), button("Theme", toggleTheme, { id: "theme", title: "Light or dark (key t)" }));
   try {
-    const overview = await getJson("overview");
+    const context = new Context(await getJson("overview"));
+    const { overview } = context;
     document.getElementById("title").textContent = display(overview.title, 80);
-    const context = new Context(overview);
-    showTabs(context);
-    if (overview.loader && !window.location.hash) replace("batches");
+    const tabs = Object.entries(VIEWS).filter(([view]) => view !== "embeddings" || overview.embeddings);
+    fill(document.getElementById("tabs"), tabs.map(([view, { title, key }]) => h(
+      "a", { href: hash(view), dataset: { view }, title: `${title} (key ${key})`, "aria-keyshortcuts": key }, title)));
+    if (overview.loader && !window.location.hash) window.history.replaceState(null, "", hash("batches"));
     window.addEventListener("hashchange", () => render(context));
     document.addEventListener("keydown", onKey);
     await render(context);

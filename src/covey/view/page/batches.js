@@ -1,26 +1,22 @@
 // Batches: any step of a training run, with the ranks side by side. A batch is a function of the
 // seed and the step, so that nothing has to be run to see it.
 
-import { getJson } from "./api.js";
-import { errorBox } from "./app.js";
-import { CoveragePanel } from "./batch_coverage.js";
-import { BatchRows } from "./batch_rows.js";
-import { statePanel } from "./batch_state.js";
-import { contentFields, DEFAULT_SIZE, planFields, Settings } from "./batch_settings.js";
-import { debounce, display, fill, formatNumber, h } from "./dom.js";
-import { zoomControl } from "./gallery.js";
-import { replace } from "./router.js";
+import { getJson, post } from "./api.js";
+import { batchRows, fillBuilt, fillStored } from "./batch_rows.js";
+import { Settings, settingFields } from "./batch_settings.js";
+import { button, countOf, debounce, display, errorBox, fill, formatNumber, h } from "./dom.js";
+import { sizeOf, zoomControl } from "./gallery.js";
 
 const INVALID_STEP = "must be an integer from 0 to 2^53 - 1, such as 1200, 1e12 or 10^12";
-const NARROW = "(max-width: 640px)";
+const DEFAULT_SIZE = 96;
+const MAX_CELLS = 640;
 
 /** Return the step that a text names: 1200, 1,200, 1e12 or 10^12; null if it is not a step. */
-export function parseStep(text) {
+function parseStep(text) {
   const plain = text.replace(/[\s,_]/g, "");
   const power = /^(\d{1,15})\^(\d{1,2})$/.exec(plain);
   let value = NaN;
-  if (/^\d{1,16}$/.test(plain)) value = Number(plain);
-  else if (/^\d{1,6}(\.\d{1,12})?e\d{1,2}$/i.test(plain)) value = Number(plain);
+  if (/^\d{1,16}$/.test(plain) || /^\d{1,6}(\.\d{1,12})?e\d{1,2}$/i.test(plain)) value = Number(plain);
   else if (power) value = Number(power[1]) ** Number(power[2]);
   return Number.isSafeInteger(value) ? value : null;
 }
@@ -28,51 +24,33 @@ export function parseStep(text) {
 /** Show the view. */
 export async function show(root, parameters, context, signal) {
   const split = context.split(parameters);
-  root.classList.add("batches");
   const heading = h("h2", { class: "visually-hidden" }, "Batches");
-  if (!split) return void fill(root, heading, h("p", { class: "muted" }, "The dataset has no splits."));
+  if (split.error || !split.records) {
+    const text = split.error ? errorBox(split.error) : h("p", { class: "muted" }, "The split has no examples.");
+    return void fill(root, heading, context.splitChoice("batches", split.name), text);
+  }
   const settings = new Settings(parameters, context, split);
   if (parameters.step && parseStep(parameters.step) === null) throw new Error(`The step in the URL ${INVALID_STEP}.`);
   let step = parseStep(settings.get("step")) ?? Number(context.overview.loader?.step ?? 0);
+  let size = sizeOf(parameters, DEFAULT_SIZE);
   let batch = null;
   let loading = new AbortController();
   signal.addEventListener("abort", () => loading.abort());
 
-  const planBox = h("div", { class: "controls" });
-  const contentBox = h("div", { class: "controls" });
+  const first = h("span", { class: "controls" });
+  const more = h("div", { class: "controls" });
   const notes = h("div", { class: "batch-notes" });
-  const rows = new BatchRows(context, settings, signal);
+  const ranks = h("div", { class: "batch-ranks", style: { "--cell": `${size}px`, "--wide": context.cellRatio } });
   const bar = stepBar((value) => go(value));
-  const coverage = new CoveragePanel(settings, signal, (value) => go(value));
-  const pasted = statePanel(context, settings, signal, (found) => {
-    settings.take(found);
-    fillFields();
-    go(Number(found.step));
-  });
-
-  const columns = h("div", { class: "batch-columns" }, rows.element,
-    h("div", { class: "batch-panels" }, coverage.element, pasted));
-
-  /** Keep the settings in the URL. */
-  function keep() {
-    settings.set("step", step ? String(step) : "");
-    if (!signal.aborted) replace("batches", settings.url);
-  }
+  const coverage = h("p", { class: "muted", role: "status" });
 
   function fillFields() {
-    fill(planBox, planFields(settings, onplan));
-    fill(contentBox, contentFields(settings, oncontent));
-  }
-
-  function onplan(name) {
-    if (name === "plan") fillFields();
-    load();
-  }
-
-  function oncontent(name) {
-    if (name === "x") fillFields();
-    keep();
-    if (batch) rows.show(batch);
+    const fields = settingFields(settings, (name) => {
+      if (["plan", "x", "state"].includes(name)) fillFields();
+      load();
+    });
+    fill(first, fields.first);
+    fill(more, fields.more);
   }
 
   function go(value) {
@@ -82,58 +60,79 @@ export async function show(root, parameters, context, signal) {
     load();
   }
 
+  /** Keep the settings in the URL, and show their batch. */
   async function load() {
-    keep();
+    settings.set("step", step);
+    settings.set("size", size === DEFAULT_SIZE ? "" : size);
+    context.replace("batches", { split: context.splitOf(split.name), ...settings.values }, signal);
     loading.abort();
     loading = new AbortController();
     const mine = loading.signal;
-    root.dataset.loading = "";
     try {
-      const found = await getJson("batch", { ...settings.plan, step }, mine);
+      const found = await getJson("batch", { ...settings.parameters(), step }, mine);
       batch = found;
       bar.update(batch);
-      columns.classList.toggle("is-wide", batch.world_size > 1); // ranks are side by side, panels below
-      fill(notes, batch.warnings.map((text) => h("p", { class: "muted batch-warning" }, display(text, 500))));
-      rows.show(batch);
-      coverage.update(batch);
-      describe(batch);
+      fill(notes, batch.warnings.map((text) => h("p", { class: "muted warning" }, display(text, 500))));
+      showRanks(mine);
+      announce(batch);
+      const { at } = await getJson("coverage", { ...settings.parameters(), step }, mine);
+      coverage.textContent = describeCoverage(batch.step, at);
     } catch (error) {
       if (mine.aborted) return;
       fill(notes, errorBox(error));
-      fill(rows.element);
+      fill(ranks);
     }
-    delete root.dataset.loading;
   }
 
-  const describe = debounce((shown) => {
+  function showRanks(mine) {
+    let left = MAX_CELLS;
+    const isMany = batch.world_size > 1;
+    fill(ranks);
+    for (const rank of batch.ranks) {
+      if (left <= 0) break;
+      const { rows, cells } = batchRows(split.name, rank, left);
+      const name = isMany ? `Rank ${rank.rank}` : "Batch";
+      const body = h("div", { class: "batch-rows", style: { "--count": batch.examples_per_class ?? 1000 } }, rows);
+      const about = rank.batch === null ? "has no batch in this step"
+        : `batch ${formatNumber(rank.batch)}, from row ${rank.row}`;
+      ranks.append(h("section", { class: "batch-rank", "aria-label": name, dataset: { rank: rank.rank } },
+        isMany && h("h3", {}, `${name} `, h("span", { class: "muted small" }, about)), body));
+      if (Number(settings.get("x")) === 1 && rank.batch !== null) {
+        const side = Math.min(1024, Math.ceil(size * window.devicePixelRatio));
+        const wanted = { ...settings.parameters(true), step, rank: rank.rank, rows: left, side };
+        fillBuilt(context, split.name, body, cells, wanted, mine);
+      } else fillStored(context, split.name, cells, { size, hasClass: batch.examples_per_class === null });
+      left -= rank.rows;
+    }
+    if (left >= 0 && !batch.omitted_ranks) return;
+    const total = batch.ranks.reduce((sum, { rows }) => sum + rows, 0);
+    ranks.append(h("p", { class: "muted batch-more" },
+      `The first ${formatNumber(MAX_CELLS)} of ${countOf(total, "example")} of ${countOf(batch.world_size, "rank")}.`));
+  }
+
+  const announce = debounce((shown) => {
     if (!signal.aborted) context.announce(`Step ${shown.step}, epoch ${shown.epoch}`);
   }, 400);
 
-  if (split.error || split.records === 0) {
-    const [splits] = planFields(settings, onplan);
-    const text = split.error ? errorBox(split.error) : h("p", { class: "muted" }, "The split has no examples.");
-    return void fill(root, heading, h("div", { class: "controls" }, splits), text);
-  }
   fillFields();
-  const isOpen = !matchMedia(NARROW).matches;
-  fill(
-    root,
-    heading,
-    bar.element,
-    h("details", { class: "filters", open: isOpen }, h("summary", {}, "Plan and ranks"), planBox),
-    h("details", { class: "filters", open: isOpen || settings.get("x") === "1" }, h("summary", {}, "Cells"),
-      h("div", { class: "controls" }, contentBox, zoomControl(settings.size, (size) => {
-        settings.set("size", size === DEFAULT_SIZE ? "" : size);
-        keep();
-        for (const each of root.querySelectorAll(".batch-rank")) each.style.setProperty("--cell", `${size}px`);
-      }))),
-    context.selection.bar(split.name, signal),
-    notes,
-    columns,
-  );
+  context.selection.follow(ranks, split.name, signal);
+  const moreFields = h("details", { class: "more" }, h("summary", {}, "More"), more);
+  fill(root, heading, bar.element,
+    h("div", { class: "controls" }, first, zoomControl(size, (value) => {
+      size = value;
+      ranks.style.setProperty("--cell", `${size}px`);
+      resized();
+    }), moreFields),
+    context.selection.bar(split.name, signal), notes, ranks,
+    coverage, statePanel(settings, signal, (found) => {
+      settings.set("state", found.state);
+      fillFields();
+      go(Number(found.step));
+    }));
+  const resized = debounce(load, 300);
   document.addEventListener("keydown", (event) => {
-    // Arrow keys belong to fields, dialogs and scrolled rows, if they have the focus.
-    const isTaken = event.target.closest?.("input, select, textarea, dialog, .grid-scroller, .scroll, audio");
+    // Arrow keys belong to fields and dialogs, if they have the focus.
+    const isTaken = event.target.closest?.("input, select, textarea, dialog, audio");
     if (isTaken || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     event.preventDefault();
@@ -143,61 +142,77 @@ export async function show(root, parameters, context, signal) {
   await load();
 }
 
-/** Return the fields of the step: buttons, a slider over an epoch, and a number. */
+/** Return the field and the buttons of the step, with `setStep(step)` and `update(batch)`. */
 function stepBar(onchange) {
-  const number = h("input", {
-    type: "text", inputmode: "numeric", name: "step", class: "batch-step", autocomplete: "off", maxlength: 24,
-    title: "A step: 1200, 1e12 or 10^12", "aria-describedby": "batch-step-problem",
-    onchange: () => {
-      const value = parseStep(number.value);
-      number.setAttribute("aria-invalid", String(value === null));
-      problem.textContent = value === null ? INVALID_STEP : "";
-      if (value !== null) onchange(value);
-    },
-    onkeydown: (event) => {
-      if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
-      event.preventDefault();
-      onchange((parseStep(number.value) ?? 0) + (event.key === "ArrowUp" ? 1 : -1));
-    },
-  });
-  const problem = h("span", { class: "bad batch-step-problem", id: "batch-step-problem", role: "alert" });
-  const slider = h("input", {
-    type: "range", name: "step-slider", class: "batch-slider", min: 0, max: 0, step: 1, value: 0,
-    "aria-label": "Step within the epoch", oninput: () => onchange(Number(slider.value)),
-  });
-  const about = h("span", { class: "muted batch-epoch", dataset: { epoch: "" } });
   let now = 0;
   let perEpoch = 1;
-  const button = (text, label, move, keys) => h("button", {
-    type: "button", "aria-label": label, title: label, "aria-keyshortcuts": keys, onclick: () => onchange(now + move()),
-  }, text);
-  const element = h("div", { class: "batch-bar", role: "group", "aria-label": "Step" },
-    h("label", { class: "batch-step-label" }, "Step", number),
-    h("div", { class: "button-group" },
-      button("−1", "Previous step", () => -1, "ArrowLeft"), button("+1", "Next step", () => 1, "ArrowRight")),
-    h("div", { class: "button-group" },
-      button("−epoch", "One epoch back", () => -perEpoch), button("+epoch", "One epoch ahead", () => perEpoch)),
-    problem, slider, about);
-
-  return {
-    element,
-    setStep(step) {
-      now = step;
-      number.value = String(step);
-      number.setAttribute("aria-invalid", "false");
-      problem.textContent = "";
+  const problem = h("span", { class: "bad", id: "step-problem", role: "alert" });
+  const number = h("input", {
+    type: "text", name: "step", inputmode: "numeric", autocomplete: "off", maxlength: 30,
+    title: "A step: 1200, 1e12 or 10^12", "aria-describedby": "step-problem",
+    onchange: () => {
+      const value = parseStep(number.value);
+      setProblem(value === null);
+      if (value !== null) onchange(value);
     },
-    update({ step, epoch, steps_per_epoch: length }) {
-      perEpoch = Math.max(1, Number(length));
-      const first = Number(epoch) * perEpoch;
-      // The ends are set first: a browser clamps the value to them.
-      slider.min = first;
-      slider.max = first + perEpoch - 1;
-      slider.value = step;
-      const within = `step ${formatNumber(step - first)} of ${formatNumber(perEpoch)}`;
-      about.textContent = `epoch ${formatNumber(Number(epoch))} · ${within}`;
-      slider.setAttribute("aria-valuetext", `step ${step}, epoch ${epoch}`);
-      this.setStep(step);
-    },
+  });
+  const about = h("span", { class: "muted" });
+  const move = (text, label, change, keys = null) =>
+    button(text, () => onchange(now + change()), { "aria-label": label, title: label, "aria-keyshortcuts": keys });
+  const setProblem = (isWrong) => {
+    number.setAttribute("aria-invalid", String(isWrong));
+    problem.textContent = isWrong ? INVALID_STEP : "";
   };
+  const setStep = (step) => {
+    now = step;
+    number.value = String(step);
+    setProblem(false);
+  };
+  const element = h("div", { class: "batch-bar", role: "group", "aria-label": "Step" }, h("label", {}, "Step", number),
+    h("div", { class: "button-group" },
+      move("−epoch", "One epoch back", () => -perEpoch), move("−1", "Previous step", () => -1, "ArrowLeft"),
+      move("+1", "Next step", () => 1, "ArrowRight"), move("+epoch", "One epoch ahead", () => perEpoch)),
+    problem, about);
+
+  function update({ step, epoch, steps_per_epoch: length }) {
+    perEpoch = Math.max(1, Number(length));
+    const first = Number(epoch) * perEpoch;
+    const within = `step ${formatNumber(step - first)} of ${formatNumber(perEpoch)}`;
+    about.textContent = `epoch ${formatNumber(Number(epoch))} · ${within}`;
+    setStep(step);
+  }
+
+  return { element, setStep, update };
+}
+
+/** Return a sentence about the examples that were drawn before a step: `at` of /api/coverage. */
+function describeCoverage(step, at) {
+  const percent = (value) => `${formatNumber(Math.round(value * 1000) / 10)}%`;
+  const times = (pair) => `${[...new Set(pair)].map(formatNumber).join(" to ")} times each`;
+  const parts = [(at.classes ?? null) !== null && `${percent(at.classes)} of the classes (${times(at.visits)})`,
+    `${percent(at.examples)} of the examples${at.times ? ` (${times(at.times)})` : ""}`];
+  return `Seen before step ${formatNumber(step)}: ${parts.filter(Boolean).join(" and ")}.`;
+}
+
+/** Return the panel that takes the state of a run. */
+function statePanel(settings, signal, onfound) {
+  const text = h("textarea", { name: "state", rows: 3, class: "mono", spellcheck: "false",
+    maxlength: 1 << 20, placeholder: '{"format": 1, "batch": 1200, "plan": {…}}' });
+  const result = h("div", { role: "status" });
+
+  async function submit(event) {
+    event.preventDefault();
+    try {
+      const found = await post("state", text.value, settings.parameters(), signal);
+      const weights = found.weights ? " Its class weights were changed; they are applied." : "";
+      fill(result, h("p", {}, `The run continues with step ${formatNumber(Number(found.parameters.step))}.${weights}`));
+      onfound(found.parameters);
+    } catch (error) {
+      if (!signal.aborted) fill(result, errorBox(error));
+    }
+  }
+
+  return h("section", { class: "panel" }, h("h3", {}, "Where did a run stop?"),
+    h("form", { class: "state-form", onsubmit: submit }, h("label", {}, "JSON of loader.state_dict()", text),
+      h("button", { type: "submit" }, "Go to its batch")), result);
 }

@@ -1,10 +1,11 @@
 // The details of an example: all its features, and where it is stored.
 
-import { className, describe, kindOf, valueElement } from "./cells.js";
-import { display, fill, formatBytes, formatNumber, h } from "./dom.js";
-import { hash } from "./router.js";
-import { showModal } from "./selection.js";
-import { examplesOf } from "./store.js";
+import { hash } from "./app.js";
+import { classOf, describe, kindOf, valueElement } from "./cells.js";
+import { knownIds, loadExample } from "./data.js";
+import { button, display, fill, formatBytes, formatNumber, h } from "./dom.js";
+import { checkbox } from "./fields.js";
+import { openDialog } from "./selection.js";
 
 const IMAGE_SIDE = 512;
 
@@ -15,29 +16,20 @@ const IMAGE_SIDE = 512;
  * (called for each example that is shown, and with null when the dialog is closed).
  */
 export function openExample(context, split, id, { ids = null, onshow = null } = {}) {
-  const heading = h("h2", { tabindex: -1 });
-  const body = h("div", { class: "dialog-body" });
-  const step = (text, key, change) =>
-    h("button", { type: "button", "aria-keyshortcuts": key, onclick: () => move(change) }, text);
-  const previous = step("Previous", "ArrowLeft", -1);
-  const next = step("Next", "ArrowRight", 1);
-  const box = h("input", { type: "checkbox", onchange: () => context.selection.toggle(split, id, box.checked) });
-  const dialog = h(
-    "dialog",
-    { class: "dialog", "aria-label": "Example", dataset: { dialog: "example" } },
-    h("div", { class: "dialog-head" }, heading, h("div", { class: "controls" }, h("label", {}, box, "Selected"),
-      previous, next, h("button", { type: "button", onclick: () => dialog.close() }, "Close"))),
-    body,
-  );
-  const { records } = context.overview.splits.find((each) => each.name === split) ?? { records: 0 };
-  const list = ids ?? { length: records, at: (index) => index, indexOf: (each) => each };
+  const { selection, overview } = context;
+  const list = ids ?? knownIds(overview.splits.find((each) => each.name === split)?.records ?? 0);
   let position = Math.max(0, list.indexOf(id));
+  const body = h("div", { class: "dialog-body" });
+  const step = (text, key, change) => button(text, () => move(change), { "aria-keyshortcuts": key });
+  const [previous, next] = [step("Previous", "ArrowLeft", -1), step("Next", "ArrowRight", 1)];
+  const selected = checkbox("Selected", "selected", false, (isSelected) => selection.toggle(split, id, isSelected));
+  const { dialog, heading } = openDialog("example", "Example", [selected, previous, next], body);
 
-  function move(step) {
-    const target = position + step;
-    if (target < 0 || target >= list.length) return;
-    position = target;
-    id = list.at(target);
+  function move(change) {
+    const target = list.at(position + change);
+    if (target === undefined || position + change < 0 || position + change >= list.length) return;
+    position += change;
+    id = target;
     show();
   }
 
@@ -46,59 +38,56 @@ export function openExample(context, split, id, { ids = null, onshow = null } = 
     heading.textContent = `Example ${formatNumber(id)}`;
     previous.disabled = position <= 0;
     next.disabled = position >= list.length - 1;
-    box.checked = context.selection.has(split, id);
+    selected.querySelector("input").checked = selection.has(split, id);
     onshow?.(id);
     body.setAttribute("aria-busy", "true");
-    const example = await examplesOf(split).load(id, true);
+    const example = await loadExample(split, id);
     if (shown !== id) return; // another example has been asked for
     body.removeAttribute("aria-busy");
     fill(body, details(context, split, example));
-    context.announce(`Example ${id}, ${className(example) ?? ""}`);
+    context.announce(`Example ${id}, ${classOf(example) ?? ""}`);
   }
 
   dialog.addEventListener("keydown", (event) => {
-    if (event.target.closest("audio, pre, input:not([type=checkbox])")) return;
+    if (event.target.closest("audio, pre")) return;
     if (event.key === "ArrowLeft") move(-1);
     else if (event.key === "ArrowRight") move(1);
   });
   dialog.addEventListener("close", () => onshow?.(null));
-  showModal(dialog);
-  heading.focus();
   show();
-  return dialog;
 }
 
-/** Return the elements about an example. */
+/** Return a list of names and values; pairs without a value are omitted. */
+export function factList(pairs) {
+  return h("dl", { class: "facts" }, pairs.filter((each) => each && (each[1] ?? null) !== null).map(([name, value]) =>
+    [h("dt", {}, name), h("dd", {}, value)]));
+}
+
 function details(context, split, example) {
-  const facts = [
-    ["Record id", formatNumber(example.id)],
-    example.class && ["Class", h("a", { href: hash("classes", { split, class: example.class.id }) }, className(example),
-      example.class.name === String(example.class.id) ? "" : ` (${example.class.id})`)],
-    example.shard !== undefined && ["Shard", h("span", { class: "mono" }, display(example.shard, 500))],
-    example.record !== undefined && ["Record in the shard", formatNumber(example.record)],
-    example.offset !== undefined && ["Offset", `${formatNumber(example.offset)} bytes`],
-    example.bytes !== undefined && example.bytes !== null && ["Size", formatBytes(example.bytes)],
-  ].filter(Boolean);
-  const names = Object.keys(example.values ?? {});
+  const { id, class: found, shard, record, offset, bytes, values = {} } = example;
   return [
     example.error
       && h("p", { class: "error", role: "alert" }, `This example cannot be read: ${display(example.error, 2000)}`),
-    h("dl", { class: "facts" }, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    names.map((name) => featureSection(context, split, example, name)),
+    factList([
+      ["Record id", formatNumber(id)],
+      found && ["Class", [h("a", { href: hash("examples", { split, class: found.id }) }, classOf(example, 200)),
+        found.name === String(found.id) ? "" : ` (${found.id})`]],
+      shard !== undefined && ["Shard", h("span", { class: "mono" }, display(shard, 500))],
+      record !== undefined && ["Record in the shard", formatNumber(record)],
+      offset !== undefined && ["Offset", `${formatNumber(offset)} bytes`],
+      (bytes ?? null) !== null && ["Size", formatBytes(bytes)],
+    ]),
+    Object.keys(values).map((name) => featureSection(context, split, example, name)),
   ];
 }
 
 function featureSection(context, split, example, name) {
   const summary = example.values[name];
-  const known = context.overview.features.find((each) => each.name === name);
-  const kind = kindOf(summary);
-  let note = kind === "image" || kind === "audio" ? describe(summary) : null;
-  if (summary?.truncated) note = `The first of ${formatNumber(summary.length)} characters.`;
-  return h(
-    "section",
-    { class: "feature", dataset: { feature: name } },
-    h("h3", {}, display(name, 200), " ", known && h("span", { class: "muted feature-type" }, display(known.type, 200))),
-    valueElement(context, split, example, name, { size: IMAGE_SIDE, isLarge: true }),
-    note && h("p", { class: "muted" }, note),
-  );
+  const type = context.overview.features.find((each) => each.name === name)?.type ?? "";
+  const isMedia = ["image", "audio"].includes(kindOf(summary));
+  return h("section", { class: "feature", dataset: { feature: name } },
+    h("h3", {}, display(name, 200), " ", h("span", { class: "muted feature-type" }, display(type, 200))),
+    valueElement(split, example, name, { size: IMAGE_SIDE, isLarge: true }),
+    isMedia && h("p", { class: "muted" }, describe(summary)),
+    summary?.truncated && h("p", { class: "muted" }, `The first of ${formatNumber(summary.length)} characters.`));
 }

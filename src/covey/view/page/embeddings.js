@@ -1,266 +1,269 @@
-// Embeddings: a point cloud of the examples, and panels about what is chosen in it.
+// Embeddings: a point cloud of the examples, and a list of those that are chosen in it, of the nearest
+// neighbours of one, or of those whose label is likely wrong.
 
-import { getColumns } from "./api.js";
-import { classPicker } from "./classpicker.js";
-import { className, countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
-import { DisagreementPanel, DisagreementScan } from "./embeddings_labels.js";
-import { DEFAULT_NEIGHBOURS, ExamplesPanel, NeighboursPanel } from "./embeddings_panels.js";
-import { replace } from "./router.js";
-import { pointStyle, Scatter } from "./scatter.js";
-import { classColour, FEW_CLASSES, SHAPES } from "./scatter_gl.js";
+import { getArrays, stream } from "./api.js";
+import { classesOf, knownIds } from "./data.js";
+import { button, className, countOf, display, errorBox, fill, formatNumber, h } from "./dom.js";
+import { choice, classField, integerField } from "./fields.js";
+import { Gallery } from "./gallery.js";
+import { FAINT, hue, HUGE, LARGE, NORMAL, rgb, Scatter } from "./scatter.js";
 
-const NO_CLASS = 0xffffffff;
-const MANY_MARKS = 500;
-const LARGEST = 8; // classes in the legend, of more than FEW_CLASSES
+const PANELS = { examples: "Examples", neighbours: "Neighbours", mislabelled: "Likely mislabelled" };
+const LEAST_SHARE = 0.5; // of the neighbours that have another class
+const DEFAULT_NEIGHBOURS = 10;
+const MAX_NAMES = 24; // in the legend
+const MAX_HUES = 1 << 12;
 const KEYS = "Drag to pan, wheel to zoom, shift and drag to draw a lasso, click for the nearest neighbours. "
   + "Keys: arrows pan, + and - zoom, 0 shows all, Enter picks the point at the centre.";
 
 /** Show the view. */
 export async function show(root, parameters, context, signal) {
-  const { embeddings } = context.overview;
-  fill(root, h("h2", {}, "Embeddings"));
-  if (!embeddings) {
-    const text = "There are no embeddings. `covey view data --embeddings emb.npy` shows them.";
-    root.append(h("p", { class: "muted" }, text));
-    return;
-  }
-  const loading = h("p", { class: "muted", role: "status" }, `Projecting ${countOf(embeddings.points, "example")}…`);
-  root.append(loading);
-  const [{ values, arrays }, table] = await Promise.all([
-    getColumns("points", {}, signal), context.classes(embeddings.split)]);
-  if (signal.aborted) return;
-  loading.remove();
-  new EmbeddingsView(root, parameters, context, { values, arrays, table }, signal);
-}
+  const { embeddings, label } = context.overview;
+  if (!embeddings) throw new Error("There are no embeddings. `covey view data --embeddings emb.npy` shows them.");
+  const { split } = embeddings;
+  fill(root, h("h2", {}, "Embeddings"),
+    h("p", { class: "muted", role: "status" }, `Projecting ${countOf(embeddings.points, "example")}…`));
+  const [points, table] = await Promise.all([getArrays("points", {}, signal), classesOf(split)]);
+  const { stride, total } = points;
+  const hasLabel = points.label !== null && table.length > 0;
+  const state = {
+    panel: parameters.panel in PANELS ? parameters.panel : parameters.id ? "neighbours" : "examples",
+    id: /^\d+$/.test(parameters.id) && Number(parameters.id) < total ? Number(parameters.id) : null,
+    class: hasLabel && table.position(parameters.class) >= 0 ? parameters.class : null,
+    colour: parameters.colour ?? "", k: Number(parameters.k) || DEFAULT_NEIGHBOURS,
+  };
+  let colouring = null; // {codes, count, name(code)}
+  let chosen = null; // the code of which points are prominent
+  let marked = []; // ids of the list
+  let rows = []; // of /api/disagreements
+  let running = new AbortController();
+  signal.addEventListener("abort", () => running.abort());
 
-/** Return a sentence about the points. */
-function describe({ dimensions, variance, total, stride, axes_rows: rows, split }) {
-  const parts = [`${countOf(total, "example")} of ${display(split, 80)}`];
-  if (variance) {
-    const [first, second] = variance.map((each) => `${(100 * each).toFixed(1)}%`);
-    const shares = `${first} and ${second} of the variance`;
-    parts.push(`${formatNumber(dimensions)} dimensions, projected to two by PCA (${shares})`);
-    if (rows < total) parts.push(`axes of a sample of ${countOf(rows, "example")}`);
-  } else parts.push(countOf(dimensions, "dimension"));
-  if (stride > 1) parts.push(`one of ${stride} examples is shown`);
-  return `${parts.join("; ")}.`;
-}
+  const classAt = (position, limit = 60) => (hasLabel && position !== null && position < table.length
+    ? className(table.name(position), limit, table.ids[position]) : "no class");
+  const scatter = new Scatter(points.x, points.y, {
+    label: `Point cloud of ${countOf(points.x.length, "example")}`, paint, signal,
+    describe: (index) => `#${index * stride}${hasLabel ? `, ${classAt(points.position[index])}` : ""}`,
+    announce: (text) => context.announce(text),
+    onpick: (index) => openNeighbours(index * stride),
+    onlasso: (indices) => choose(indices, "inside the lasso"),
+  });
+  context.selection.addEventListener("change", () => scatter.repaint(), { signal });
 
-class EmbeddingsView {
-  constructor(root, parameters, context, { values, arrays, table }, signal) {
-    Object.assign(this, { context, values, table, signal, split: values.split });
-    this.points = { ...arrays, classes: table.length };
-    this.hasLabel = values.label !== null && table.length > 0;
-    const panel = parameters.panel ?? (parameters.id === undefined ? "examples" : "neighbours");
-    this.state = { panel, id: null, class: null, k: parameters.k };
-    this.scatter = new Scatter(this.points, {
-      label: this.summary(),
-      describe: (index) => this.describePoint(index),
-      announce: (text) => context.announce(text),
-      onpick: (index) => this.openNeighbours(index * values.stride),
-      onlasso: (indices) => this.choose(indices, "inside the lasso"),
-      signal,
-    });
-    this.makePanels();
-    this.legend = h("div", { class: "cloud-legend", role: "group", "aria-label": "Highlight a class" });
-    root.classList.add("embeddings");
-    root.append(
-      h("p", { class: "muted", dataset: { about: "points" } }, describe(values)),
-      this.controls(),
-      this.legend,
-      context.selection.bar(this.split, signal),
-      h("div", { class: "cloud-columns" },
-        h("div", { class: "cloud-side" }, this.scatter.element,
-          this.scatter.renderer && h("p", { class: "muted cloud-keys", id: "cloud-keys" }, KEYS)),
-        h("section", { class: "panel cloud-panel", "aria-label": "Chosen examples" }, this.tabs, this.body)),
-    );
-    context.selection.addEventListener("change", () => this.showSelection(), { signal });
-    window.addEventListener("covey-theme", () => this.showLegend(), { signal });
-    this.showLegend();
-    this.showSelection();
-    if (parameters.class !== undefined && this.hasLabel) this.highlight(table.position(parameters.class));
-    if (/^\d+$/.test(parameters.id ?? "")) this.openNeighbours(Number(parameters.id), this.state.panel);
-    else this.openPanel(this.state.panel);
-  }
-
-  /** The text alternative of the cloud. */
-  summary() {
-    const { table, hasLabel, points } = this;
-    const largest = hasLabel ? [...table.bySize().subarray(0, 3)].map((each) => className(table.name(each), 40)) : [];
-    const classes = `coloured by ${countOf(table.length, "class", "classes")}; the largest: ${largest.join(", ")}`;
-    return `Point cloud of ${countOf(points.x.length, "example")}${hasLabel ? `, ${classes}` : ""}`;
-  }
-
-  className(position) {
-    return position === NO_CLASS || position === null ? "no class" : className(this.table.name(position), 60);
-  }
-
-  describePoint(index) {
-    const id = index * this.values.stride;
-    return this.hasLabel ? `#${id}, ${this.className(this.points.position[index])}` : `#${id}`;
-  }
-
-  // Panels.
-
-  makePanels() {
-    const shared = { context: this.context, split: this.split, signal: this.signal,
-      openNeighbours: (id) => this.openNeighbours(id), className: (position) => this.className(position),
-      onchange: () => this.remember() };
-    this.panels = {
-      examples: { title: "Examples", panel: new ExamplesPanel(shared) },
-      neighbours: { title: "Neighbours", panel: new NeighboursPanel({
-        ...shared, k: this.state.k, position: (id) => this.positionOf(id),
-        onfound: (ids) => this.mark("neighbours", ids, { ring: "second", least: 14, width: 3 }),
-      }) },
+  /** Return the colour and the level of each point. */
+  function paint() {
+    const styles = new Uint8Array(4 * points.x.length);
+    const grey = rgb("var(--strong-line)");
+    const colours = colouring && Array.from({ length: Math.min(colouring.count, MAX_HUES) }, (_, code) =>
+      rgb(hue(code, colouring.count)));
+    for (let i = 0; i < points.x.length; i += 1) {
+      const code = colouring?.codes[i];
+      styles.set(colours && code < colouring.count ? colours[code % MAX_HUES] : grey, 4 * i);
+      styles[4 * i + 3] = chosen === null ? NORMAL : code === chosen ? LARGE : FAINT;
+    }
+    const mark = (ids, colour, level) => {
+      const found = rgb(colour);
+      for (const id of ids) if (id % stride === 0) styles.set([...found, level], (4 * id) / stride);
     };
-    if (this.hasLabel) {
-      const scan = new DisagreementScan(this.signal, this.state.k);
-      const onlist = (ids) => this.mark("listed", ids, { ring: "error", least: 8 });
-      this.panels.mislabelled = {
-        title: "Likely mislabelled", panel: new DisagreementPanel({ ...shared, scan, onlist }),
-      };
-    }
-    if (!(this.state.panel in this.panels)) this.state.panel = "examples";
-    this.tabs = h("div", { class: "controls cloud-tabs", role: "group", "aria-label": "Panels" },
-      Object.entries(this.panels).map(([name, { title }]) =>
-        h("button", { type: "button", dataset: { panel: name }, onclick: () => this.openPanel(name) }, title)));
-    this.body = h("div", { class: "cloud-body" });
+    mark(context.selection.set(split), "var(--accent)", LARGE);
+    if (state.panel === "neighbours") mark(marked, "var(--second)", LARGE);
+    if (state.panel === "mislabelled") mark(marked, "var(--error)", LARGE);
+    if (state.id !== null && state.panel === "neighbours") mark([state.id], "var(--text)", HUGE);
+    return styles;
   }
 
-  openPanel(name) {
-    this.state.panel = name;
-    for (const each of this.tabs.children) each.setAttribute("aria-pressed", String(each.dataset.panel === name));
-    const { panel } = this.panels[name];
-    fill(this.body, panel.element);
-    this.mark("listed", [], {});
-    panel.open?.();
-    this.remember();
-  }
+  // The list.
 
-  /** Show an example and its nearest neighbours. */
-  openNeighbours(id, panel = "neighbours") {
-    if (id >= this.values.total) {
-      this.context.announce(`There is no example ${id}`);
-      this.openPanel(this.state.panel);
-      return;
-    }
-    this.state.id = id;
-    this.idInput.value = id;
-    this.mark("query", [id], { ring: "text", least: 16, width: 3 });
-    if (id % this.values.stride === 0) this.scatter.reveal(id / this.values.stride);
-    this.panels.neighbours.panel.find(id);
-    this.openPanel(panel in this.panels ? panel : "neighbours");
+  const about = h("p", { class: "muted", role: "status" });
+  const tools = h("div", { class: "controls" });
+  let noteOf = () => null; // text about an example
+  const note = (id) => h("div", { class: "card-note" }, noteOf(id),
+    button("↗", () => openNeighbours(id), { class: "small", "aria-label": `Neighbours of example ${id}` }));
+  const gallery = new Gallery(context, split, { size: 96, label: "Chosen examples", signal, note });
+
+  function list(ids, text, note = () => null) {
+    marked = ids;
+    noteOf = note;
+    about.textContent = text;
+    gallery.setList(knownIds(ids));
+    scatter.repaint();
   }
 
   /** Show examples, and add them to the selection. */
-  choose(indices, how) {
-    const ids = Array.from(indices, (each) => each * this.values.stride);
-    const note = `${countOf(ids.length, "example")} ${how}`;
-    this.context.announce(note);
-    this.panels.examples.panel.show(ids, note);
-    this.context.selection.add(this.split, ids);
-    this.openPanel("examples");
+  function choose(indices, how) {
+    const ids = Array.from(indices, (each) => each * stride);
+    context.selection.add(split, ids);
+    openPanel("examples", () => list(ids, `${countOf(ids.length, "example")} ${how}; added to the selection.`));
   }
 
-  positionOf(id) {
-    const index = id / this.values.stride;
-    return Number.isInteger(index) && this.hasLabel ? this.points.position[index] : null;
+  /** Show an example and its nearest neighbours. */
+  function openNeighbours(id) {
+    state.id = id;
+    openPanel("neighbours");
   }
 
-  mark(name, ids, options) {
-    const { stride } = this.values;
-    const indices = Uint32Array.from(ids.filter((id) => id % stride === 0), (id) => id / stride);
-    this.markIndices(name, indices, options);
+  async function findNeighbours(mine) {
+    if (state.id === null) return list([], "Click a point, or enter the id of an example.");
+    const { id } = state;
+    list([id], "Comparing…");
+    for await (const part of stream("neighbours", { id, k: state.k }, mine)) {
+      const found = new Map(part.neighbours.map((each) => [each.id, each]));
+      const how = points.is_cosine ? "cosine similarity" : "distance";
+      const same = part.neighbours.filter((each) => each.class === part.class).length;
+      const text = part.scanned < part.total
+        ? `Compared with ${formatNumber(part.scanned)} of ${countOf(part.total, "example")}…`
+        : `Example ${id}, ${classAt(part.class)}. Nearest by ${how}`
+          + (hasLabel ? `; ${same} of ${found.size} have the same class.` : ".");
+      list([id, ...found.keys()], text, (each) => {
+        if (each === id) return "this example";
+        const { similarity, distance, class: other } = found.get(each);
+        const text = similarity?.toFixed(3) ?? formatNumber(distance);
+        return other === part.class ? text : h("span", { title: "another class" }, `${text} ≠`);
+      });
+    }
   }
 
-  markIndices(name, indices, options) {
-    // Rings of many points would hide the points.
-    const many = indices.length > MANY_MARKS ? { least: 5, grow: 1, width: 0.75 } : {};
-    this.scatter.mark(name, { ...options, ...many, indices });
+  function listRows(text) {
+    rows.sort((a, b) => b.share - a.share || a.id - b.id);
+    const found = new Map(rows.filter((row) => row.share >= LEAST_SHARE).map((row) => [row.id, row]));
+    list([...found.keys()], text, (id) => {
+      const { neighbours, other, share: part } = found.get(id);
+      const title = `${Math.round(part * neighbours.length)} of ${neighbours.length} neighbours: ${classAt(other)}`;
+      return h("span", { title }, `→ ${classAt(other, 12)}`);
+    });
   }
 
-  showSelection() {
-    const ids = [...this.context.selection.set(this.split)];
-    this.mark("selected", ids, { ring: "accent", least: 7 });
+  async function findMislabelled(mine) {
+    rows = [];
+    list([], "Comparing labels…");
+    let text = "";
+    for await (const part of stream("disagreements", { k: state.k }, mine)) {
+      rows.push(...part.rows);
+      const of = `${countOf(part.total, "example")}${part.sampled ? " (a sample by class)" : ""}`;
+      text = `${part.scanned < part.total ? `${formatNumber(part.scanned)} of ` : ""}${of} compared; `
+        + `${formatNumber(rows.length)} have neighbours of another class more often than of their own.`;
+      if (gallery.grid.top === 0) listRows(text); // else the list would move while it is read
+    }
+    listRows(text);
+  }
+
+  const tabs = Object.entries(PANELS).filter(([name]) => hasLabel || name !== "mislabelled").map(([name, title]) =>
+    button(title, () => openPanel(name), { "data-panel": name }));
+
+  async function openPanel(name, open = null) {
+    const isOther = name !== state.panel || open;
+    state.panel = name;
+    for (const tab of tabs) tab.setAttribute("aria-pressed", String(tab.dataset.panel === name));
+    fill(tools, name !== "examples" && [
+      integerField("Neighbours", "k", state.k, { high: 100 }, (k) => {
+        state.k = Number(k) || DEFAULT_NEIGHBOURS;
+        openPanel(name);
+      }),
+      button("Select all listed", () => context.selection.add(split, marked), { "data-action": "select-listed" })]);
+    if (isOther || name !== "examples") running.abort();
+    running = new AbortController();
+    const mine = running.signal;
+    remember();
+    try {
+      if (open) open();
+      else if (name === "neighbours") await findNeighbours(mine);
+      else if (name === "mislabelled") await findMislabelled(mine);
+      else list([], "Draw a lasso with shift and drag, or select all points in view, to see their examples here.");
+    } catch (error) {
+      if (!mine.aborted) fill(about, errorBox(error));
+    }
+  }
+
+  // Colours.
+
+  const legend = h("div", { class: "controls cloud-legend", role: "group", "aria-label": "Colours" });
+
+  async function colourBy(feature) {
+    state.colour = feature;
+    chosen = null;
+    if (feature === "") colouring = null;
+    else if (feature === label) colouring = { codes: points.position, count: table.length, name: classAt };
+    else {
+      const { code, names } = await getArrays("colours", { feature }, signal);
+      colouring = { codes: code, count: names.length, name: (each) => className(names[each], 60) };
+    }
+    showColours();
+  }
+
+  /** Make the points of one colour prominent. */
+  function highlight(code) {
+    chosen = code === chosen ? null : code;
+    showColours();
+  }
+
+  function showColours() {
+    remember();
+    scatter.repaint();
+    const count = colouring?.count ?? 0;
+    const codes = count > MAX_NAMES && state.colour === label ? [...table.bySize().subarray(0, MAX_NAMES)]
+      : Array.from({ length: Math.min(count, MAX_NAMES) }, (_, i) => i);
+    if (chosen !== null && !codes.includes(chosen)) codes.push(chosen);
+    const others = count - codes.length;
+    fill(legend, codes.map((code) => button([h("span", { class: "chip-mark", "aria-hidden": "true",
+      style: { color: hue(code, count) } }, "●"), colouring.name(code)], () => highlight(code),
+    { class: "chip", "aria-pressed": String(code === chosen), "data-code": code })),
+    others > 0 && h("span", { class: "muted" }, `and ${countOf(others, "other")}`));
+  }
+
+  async function showClass(id) {
+    state.class = id === null ? null : String(id);
+    await colourBy(id === null ? "" : label);
+    if (id !== null) highlight(table.position(String(id)));
+    colourField.querySelector("select").value = state.colour;
   }
 
   /** Keep what is chosen in the URL. */
-  remember() {
-    const { panel, id } = this.state;
-    const classId = this.state.class === null ? null : this.table.ids[this.state.class];
-    const { k } = this.panels.neighbours.panel;
-    if (this.signal.aborted) return;
-    const isDefault = panel === (id === null ? "examples" : "neighbours");
-    const count = k === DEFAULT_NEIGHBOURS ? null : k;
-    replace("embeddings", { panel: isDefault ? null : panel, id, class: classId, k: count });
+  function remember() {
+    const { panel, id, class: shown, colour, k } = state;
+    context.replace("embeddings", { panel: panel === (id === null ? "examples" : "neighbours") ? null : panel, id,
+      class: shown, colour: shown === null ? colour : null, k: k === DEFAULT_NEIGHBOURS ? null : k }, signal);
   }
 
   // Controls.
 
-  controls() {
-    const { scatter } = this;
-    const modes = [["pan", "Pan"], ["lasso", "Lasso"]].map(([mode, title]) =>
-      h("button", { type: "button", dataset: { mode }, "aria-pressed": String(mode === "pan"), onclick: () => {
-        scatter.isLassoMode = mode === "lasso";
-        scatter.element.classList.toggle("is-lasso", scatter.isLassoMode);
-        for (const each of modes) each.setAttribute("aria-pressed", String(each.dataset.mode === mode));
-      } }, title));
-    const zoom = (label, text, onclick) =>
-      h("button", { type: "button", "aria-label": label, title: label, onclick }, text);
-    this.idInput = h("input", { type: "number", name: "id", min: 0, max: this.values.total - 1, class: "cloud-id",
-      onchange: () => {
-        const id = Math.max(0, Math.trunc(Number(this.idInput.value)));
-        if (this.idInput.value !== "") this.openNeighbours(id);
-      } });
-    const pointer = scatter.renderer && [
+  const modes = [["pan", "Pan"], ["lasso", "Lasso"]].map(([mode, title]) => button(title, () => {
+    scatter.isLassoMode = mode === "lasso";
+    for (const each of modes) each.setAttribute("aria-pressed", String(each.dataset.mode === mode));
+  }, { "data-mode": mode, "aria-pressed": String(mode === "pan") }));
+  const zoom = (text, title, onclick) => button(text, onclick, { "aria-label": title, title });
+  const names = [["", "nothing"], ...embeddings.features.map((name) => [name, display(name, 40)])];
+  const colourField = choice("Colour by", "colour", names, state.colour, (feature) => {
+    state.class = null;
+    colourBy(feature);
+  });
+  fill(root, h("h2", { class: "visually-hidden" }, "Embeddings"),
+    h("p", { class: "muted" }, describe(points)),
+    h("div", { class: "controls" }, scatter.gl && [
       h("div", { class: "button-group", role: "group", "aria-label": "Drag" }, modes),
       h("div", { class: "button-group", role: "group", "aria-label": "Zoom" },
-        zoom("Zoom in", "+", () => scatter.zoom(1.5)), zoom("Zoom out", "−", () => scatter.zoom(1 / 1.5)),
-        zoom("Show all points", "All", () => scatter.fit())),
-      h("button", { type: "button", dataset: { action: "in-view" },
-        onclick: () => this.choose(scatter.inView(), "in view") }, "Select in view"),
-    ];
-    this.picker = h("div", {});
-    return h("div", { class: "controls" }, pointer, h("label", {}, "Example", this.idInput), this.picker);
-  }
+        zoom("+", "Zoom in", () => scatter.zoom(1.5)), zoom("−", "Zoom out", () => scatter.zoom(1 / 1.5)),
+        zoom("All", "Show all points", () => scatter.fit())),
+      button("Select in view", () => choose(scatter.inside(), "in view"))],
+    integerField("Example", "id", "", { low: 0, high: total - 1 }, (id) => id !== "" && openNeighbours(Number(id))),
+    colourField, hasLabel && classField(table, state.class, showClass)),
+    legend, context.selection.bar(split, signal),
+    h("div", { class: "cloud-columns" },
+      h("div", { class: "cloud-side" }, scatter.element, h("p", { class: "muted small", id: "cloud-keys" }, KEYS)),
+      h("section", { class: "panel cloud-panel", "aria-label": "Chosen examples" },
+        h("div", { class: "controls", role: "group", "aria-label": "Lists" }, tabs), tools, about, gallery.element)));
+  if (state.class !== null) showClass(state.class);
+  else if (state.colour) colourBy(state.colour);
+  openPanel(state.panel);
+}
 
-  /** Highlight a class: the others are faint. */
-  highlight(position) {
-    if (position < 0) position = null;
-    this.state.class = position;
-    const found = [];
-    if (position !== null) {
-      const { position: positions } = this.points;
-      for (let i = 0; i < positions.length; i += 1) if (positions[i] === position) found.push(i);
-      this.context.announce(`${countOf(found.length, "example")} of ${this.className(position)} highlighted`);
-    }
-    this.markIndices("class", Uint32Array.from(found), { ring: "text", grow: 1.5, least: 7, width: 1 });
-    this.scatter.dim(position !== null);
-    this.showLegend();
-    this.remember();
-  }
-
-  showLegend() {
-    if (!this.hasLabel) return;
-    const { table } = this;
-    const style = pointStyle();
-    const isFew = table.length <= FEW_CLASSES;
-    const shown = isFew ? Array.from({ length: table.length }, (_, i) => i) : [...table.bySize().subarray(0, LARGEST)];
-    const { class: chosen } = this.state;
-    if (chosen !== null && !shown.includes(chosen)) shown.push(chosen);
-    const others = table.length - shown.length;
-    const focused = document.activeElement?.dataset.position;
-    fill(this.legend, shown.map((position) => h(
-      "button",
-      { type: "button", class: "chip", "aria-pressed": String(position === chosen), dataset: { position },
-        onclick: () => this.highlight(position === chosen ? null : position) },
-      h("span", { class: "chip-mark", "aria-hidden": "true",
-        style: { color: classColour(position, table.length, style) } }, SHAPES[position % 4]),
-      h("span", { class: "chip-name" }, className(table.name(position), 40)),
-      h("span", { class: "muted" }, formatNumber(table.counts[position])),
-    )), others > 0 && h("span", { class: "muted" }, `and ${countOf(others, "other class", "other classes")}`));
-    this.legend.querySelector(`[data-position="${focused}"]`)?.focus();
-    const onchange = debounce((id) => this.highlight(id === null ? -1 : table.position(id)), 0);
-    fill(this.picker, classPicker(table, chosen === null ? null : table.ids[chosen], onchange));
-  }
+/** Return a sentence about the points. */
+function describe({ dimensions, variance, total, stride, axes_rows: rows, split }) {
+  const shares = variance?.map((each) => `${(100 * each).toFixed(1)}%`);
+  return `${[
+    `${countOf(total, "example")} of ${display(split, 80)}`,
+    countOf(dimensions, "dimension"),
+    variance && `projected to two by PCA (${shares.join(" and ")} of the variance)`,
+    variance && rows < total && `axes of a sample of ${countOf(rows, "example")}`,
+    stride > 1 && `one of ${stride} examples is shown`,
+  ].filter(Boolean).join("; ")}.`;
 }

@@ -1,236 +1,188 @@
-// Examples: an endless grid with filters, zoom, selection and details.
+// Examples: an endless grid or table with conditions, zoom, selection and details.
 
-import { errorBox } from "./app.js";
-import { classPicker } from "./classpicker.js";
-import { countOf, debounce, display, fill, formatNumber, h } from "./dom.js";
-import { DEFAULT_SIZE, Gallery, MAX_SELECTED, openFromUrl, sizeOf, zoomControl } from "./gallery.js";
-import { AllIds, findIds } from "./ids.js";
-import { choiceOf, replace } from "./router.js";
+import { classesOf, FoundIds, knownIds } from "./data.js";
+import { button, className, countOf, debounce, display, errorBox, fill, formatNumber, h } from "./dom.js";
+import { choice, classField } from "./fields.js";
+import { DEFAULT_SIZE, Gallery, isTabular, sizeOf, zoomControl } from "./gallery.js";
+import { MAX_SELECTED } from "./selection.js";
 
 const OPERATORS = {
   contains: "contains", equals: "is", less: "is less than", greater: "is greater than", nan: "has NaN",
 };
-const NARROW = "(max-width: 640px)";
 
-/** Return a field of choices: pairs of a value and a text. */
-export function choice(label, name, options, value, onchange) {
-  const select = h("select", { name, onchange: () => onchange(select.value) },
-    options.map(([each, text]) => h("option", { value: each, selected: each === value }, text)));
-  return h("label", {}, label, select);
+/** Return a parameter of the URL that must be one of some values; `initial` if the URL does not have it. */
+function choiceOf(name, value, allowed, initial) {
+  if (value === undefined) return initial;
+  if (allowed.includes(value)) return value;
+  const values = allowed.length ? `must be one of ${allowed.join(", ")}` : "there is none";
+  throw new Error(`The ${name} in the URL is "${String(value).slice(0, 80)}"; ${values}.`);
 }
 
-/** Return the field that chooses a split; null if there is one. */
-export function splitChoice(context, split, onchange) {
-  const names = context.overview.splits.map(({ name }) => [name, display(name, 60)]);
-  return names.length > 1 ? choice("Split", "split", names, split, onchange) : null;
-}
-
-/** Return whether examples are filtered by a value. */
-function hasCondition(state) {
-  return state.feature !== null && (state.op === "nan" || state.value !== "");
-}
-
-/** Return whether the value of a condition is valid: some operators compare numbers. */
-function isValid(state, features) {
-  const { operators } = features.find(({ name }) => name === state.feature) ?? { operators: ["contains"] };
-  const isNumber = state.op === "less" || state.op === "greater" || !operators.includes("contains");
-  return !isNumber || (state.value.trim() !== "" && Number.isFinite(Number(state.value)));
-}
-
-/** Return the parameters of /api/find; null if all examples are shown. */
-function filterOf(split, state) {
-  const hasValue = hasCondition(state);
-  if (!hasValue && state.class === null) return null;
-  return {
-    split,
-    class: state.class,
-    feature: hasValue ? state.feature : null,
-    op: hasValue ? state.op : null,
-    value: hasValue && state.op !== "nan" ? state.value : null,
-  };
+/** Return the conditions of the URL: a JSON list of [feature, operator, value]. */
+function parseConditions(text, features) {
+  let found;
+  try {
+    found = JSON.parse(text || "[]").map(([feature, op, value]) => ({ feature, op, value: value ?? "" }));
+  } catch {
+    throw new Error("The conditions in the URL are not a JSON list of [feature, operator, value].");
+  }
+  for (const { feature, op } of found) {
+    choiceOf("feature", feature, features.map(({ name }) => name));
+    choiceOf("operator", op, features.find(({ name }) => name === feature).operators);
+  }
+  return found;
 }
 
 /** Show the view. */
 export async function show(root, parameters, context, signal) {
   const split = context.split(parameters);
+  const splits = context.splitChoice("examples", split.name);
+  const heading = h("h2", { class: "visually-hidden" }, "Examples");
+  if (split.error) return void fill(root, heading, splits, errorBox(split.error));
   root.classList.add("view-fixed");
-  if (!split) return void fill(root, h("h2", {}, "Examples"), h("p", { class: "muted" }, "The dataset has no splits."));
-  if (split.error) return void fill(root, h("h2", {}, "Examples"), splitPanel(), errorBox(split.error));
   const { features } = context.overview;
   const searched = features.filter(({ operators }) => operators.length > 0);
-  const initial = searched.find(({ kind }) => kind === "string") ?? searched[0];
   const state = {
     class: parameters.class ?? null,
-    feature: choiceOf(parameters, "feature", searched.map(({ name }) => name), initial?.name ?? null),
-    op: parameters.op,
-    value: parameters.value ?? "",
-    show: choiceOf(parameters, "show", features.map(({ name }) => name), ""),
+    where: parseConditions(parameters.where, searched),
+    view: choiceOf("view", parameters.view, ["grid", "table"], isTabular(context.overview) ? "table" : "grid"),
     size: sizeOf(parameters),
     example: null,
   };
-  choiceOf(parameters, "op", searched.find(({ name }) => name === state.feature)?.operators ?? []);
-  if (state.class !== null && split.classes === null) throw new Error(`There is no class ${state.class} in this split.`);
-  const table = split.classes === null ? null : await context.classes(split.name);
+  const table = split.classes === null ? null : await classesOf(split.name);
   if (signal.aborted) return;
-
-  const status = h("p", { class: "muted", role: "status", dataset: { status: "" } });
-  const scanning = h("button", { type: "button", dataset: { action: "scan" }, hidden: true, onclick: () => resume() });
-  const problem = h("div", {});
-  const selectAll = h("button", { type: "button", dataset: { action: "select-all" } }, "Select all");
-  selectAll.addEventListener("click", () => selectFound());
-  const gallery = new Gallery(context, split.name, {
-    size: state.size, feature: state.show || null, signal, label: "Examples",
-    onshow: (id) => {
-      state.example = id;
-      keep();
-    },
-  });
-  let list = null;
-
-  /** Keep the state in the URL. */
-  function keep() {
-    if (signal.aborted) return;
-    const hasValue = hasCondition(state);
-    replace("examples", {
-      split: context.overview.splits.length > 1 ? split.name : null,
-      class: state.class,
-      feature: hasValue ? state.feature : null,
-      op: hasValue ? state.op : null,
-      value: state.op === "nan" ? null : state.value,
-      show: state.show,
-      size: state.size === DEFAULT_SIZE ? null : state.size,
-      example: state.example,
-    });
+  if (state.class !== null && !(table?.position(state.class) >= 0)) {
+    throw new Error(`There is no class ${state.class} in this split.`);
   }
 
+  const status = h("p", { class: "muted", role: "status" });
+  const problem = h("div", {});
+  const gallery = new Gallery(context, split.name, {
+    size: state.size, isTable: state.view === "table", signal, label: "Examples",
+    onshow: (id) => set("example", id),
+  });
+  let list = knownIds([]);
   let searching = new AbortController();
   signal.addEventListener("abort", () => searching.abort());
 
+  /** Return the conditions that are complete, as a JSON list; empty if there are none. */
+  function conditions() {
+    const found = state.where.filter(({ op, value }) => op === "nan" || value !== "");
+    const list = found.map(({ feature, op, value }) => [feature, op, op === "nan" ? null : value]);
+    return list.length ? JSON.stringify(list) : "";
+  }
+
+  /** Change the state, and keep it in the URL. */
+  function set(name, value) {
+    state[name] = value;
+    context.replace("examples", {
+      split: context.splitOf(split.name), class: state.class, where: conditions(),
+      view: state.view === (isTabular(context.overview) ? "table" : "grid") ? null : state.view,
+      size: state.size === DEFAULT_SIZE ? null : state.size, example: state.example,
+    }, signal);
+  }
+
   function search() {
-    keep();
+    set("class", state.class);
     searching.abort();
     searching = new AbortController();
-    let wrong = null;
-    if (hasCondition(state) && state.op !== "nan" && !isValid(state, features)) {
-      wrong = `${display(state.value, 60)} is not a number.`;
-    } else if (state.class !== null && table.position(state.class) < 0) {
-      wrong = `There is no class ${state.class} in this split.`;
-    }
-    if (wrong) return void fill(problem, errorBox(wrong));
-    const filter = filterOf(split.name, state);
-    list = filter ? findIds(filter, progress, searching.signal) : new AllIds(split.records);
-    gallery.setList(list);
+    const where = conditions();
+    list = where || state.class !== null
+      ? new FoundIds({ split: split.name, class: state.class, where }, progress, searching.signal)
+      : knownIds(split.records);
     progress();
   }
 
   function progress() {
+    if (searching.signal.aborted) return;
     gallery.setList(list);
     fill(problem, list.error && errorBox(list.error));
-    const count = list.total ?? list.length;
-    const parts = [list instanceof AllIds ? countOf(count, "example") : `${countOf(count, "example")} found`];
-    if (list.isDone && count === 0) parts[0] = "No examples found";
-    const of = list.of ? ` of ${formatNumber(list.of)}` : "";
-    if (list.total === null) parts.push(`${formatNumber(list.scanned)}${of} scanned`);
+    const count = countOf(list.length, "example");
+    const isPart = !list.isDone && state.class !== null && !conditions();
+    const parts = [list.isAll ? count : `${count} found`];
+    if (list.isDone && list.length === 0) parts[0] = "No examples found";
+    else if (isPart) parts[0] = `The first ${count} of the class`;
+    else if (!list.isDone) parts.push(`${formatNumber(list.scanned)} of ${formatNumber(list.of)} searched`);
     if (list.corrupt) parts.push(`${countOf(list.corrupt, "corrupt record")} skipped`);
-    if (list.isRunning && list.total === null && !list.scanned) parts.splice(0, 2, "Searching");
-    status.textContent = list.error ? "" : parts.join(", ") + (list.isRunning ? "…" : "");
-    scanning.hidden = !list.stop || list.isDone;
-    scanning.textContent = list.isRunning ? "Stop" : "Find more";
-    selectAll.disabled = count === 0;
+    status.textContent = list.error ? "" : parts.join(", ") + (list.running ? "…" : "");
+    selectAll.disabled = list.length === 0;
   }
 
-  function resume() {
-    if (list.isRunning) list.stop();
-    else list.extend(list.length + 500);
-  }
-
-  async function selectFound() {
-    const chosen = list;
+  const selectAll = button("Select all", async () => {
     selectAll.disabled = true;
     try {
-      const ids = await chosen.all(MAX_SELECTED);
-      if (chosen !== list) return;
-      context.selection.replace(split.name, ids);
-      const first = `The first ${countOf(MAX_SELECTED, "example")} are selected.`;
-      if (ids.length === MAX_SELECTED) status.textContent = first;
+      context.selection.add(split.name, await list.all(MAX_SELECTED));
+      if (list.length > MAX_SELECTED) context.announce(`The first ${countOf(MAX_SELECTED, "example")} are selected.`);
     } catch (error) {
       if (!signal.aborted) fill(problem, errorBox(error));
     }
     selectAll.disabled = false;
-  }
+  }, { "data-action": "select-all" });
 
-  function splitPanel() {
-    return splitChoice(context, split.name, (name) => {
-      window.location.hash = `#/examples?${new URLSearchParams({ split: name })}`;
-    });
-  }
-
-  const change = (name) => (value) => {
-    state[name] = value;
-    search();
-  };
-  const filters = [
-    splitPanel(),
-    table?.length ? classPicker(table, state.class, change("class")) : null,
-    initial ? valueFilter(searched, state, debounce(search, 300)) : null,
-  ];
-  const shown = [["", "automatic"], ...features.map(({ name }) => [name, display(name, 40)])];
-  const looks = [
-    features.length > 1 && choice("Show", "show", shown, state.show, (name) => {
-      state.show = name;
-      gallery.update({ feature: name || null });
-      keep();
-    }),
-    zoomControl(state.size, (size) => {
-      state.size = size;
-      gallery.update({ size });
-      keep();
-    }),
-    selectAll,
-  ];
-  const panel = h("details", { class: "filters", open: !matchMedia(NARROW).matches },
-    h("summary", {}, "Filter"), h("div", { class: "controls" }, filters));
-  fill(
-    root,
-    h("h2", { class: "visually-hidden" }, "Examples"),
-    panel,
-    h("div", { class: "controls gallery-tools" }, status, scanning, h("span", { class: "spring" }), looks),
-    context.selection.bar(split.name, signal),
-    problem,
-    gallery.element,
-  );
+  const isOpen = !matchMedia("(max-width: 640px)").matches || Boolean(conditions());
+  fill(root, heading,
+    h("details", { class: "filters", open: isOpen }, h("summary", {}, "Filter"), h("div", { class: "controls" }, splits,
+      table?.length ? classField(table, state.class, (id) => {
+        state.class = id;
+        search();
+      }) : h("span", {}, "Label: ", context.labelChoice(problem)),
+      searched.length > 0 && conditionFields(searched, state.where, debounce(search, 300)))),
+    h("div", { class: "controls gallery-tools" }, status, h("span", { class: "spring" }),
+      choice("View", "view", [["grid", "grid"], ["table", "table"]], state.view, (view) => {
+        gallery.update({ isTable: view === "table" });
+        set("view", view);
+      }),
+      zoomControl(state.size, (size) => {
+        gallery.update({ size });
+        set("size", size);
+      }), selectAll),
+    context.selection.bar(split.name, signal), problem, gallery.element);
   search();
-  openFromUrl(gallery, parameters, split);
+  const { example = "" } = parameters;
+  if (/^\d+$/.test(example) && Number(example) < split.records) gallery.open(Number(example));
 }
 
-/** Return the fields of a condition on a feature; `state` gets `feature`, `op` and `value`. */
-function valueFilter(features, state, onchange) {
-  const operator = h("select", { name: "op", "aria-label": "Condition", onchange: () => {
-    state.op = operator.value;
-    update();
-    onchange();
-  } });
-  const value = h("input", { type: "search", name: "value", "aria-label": "Value of the feature", value: state.value,
-    maxlength: 1000, oninput: () => {
-      state.value = value.value;
+/** Return the fields of conditions, all of which must hold; the items of `where` are changed. */
+function conditionFields(features, where, onchange) {
+  const element = h("div", { class: "conditions", role: "group", "aria-label": "Conditions" });
+
+  function row(condition, number) {
+    const { operators } = features.find(({ name }) => name === condition.feature);
+    const isText = operators.includes("contains");
+    const value = h("input", {
+      type: "search", name: "value", value: condition.value, maxlength: 1000, "aria-label": "Value of the feature",
+      hidden: condition.op === "nan", placeholder: isText ? "any text" : "any number",
+      oninput: () => {
+        condition.value = value.value;
+        const isNumber = !isText || condition.op === "less" || condition.op === "greater";
+        const isValid = !isNumber || (value.value.trim() === value.value && Number.isFinite(Number(value.value)));
+        value.setAttribute("aria-invalid", String(!isValid));
+        if (isValid) onchange();
+      },
+    });
+    const operator = choice("", "op", operators.map((each) => [each, OPERATORS[each]]), condition.op, (op) => {
+      condition.op = op;
+      update();
       onchange();
-    } });
-  const select = h("select", { name: "feature", onchange: () => {
-    state.feature = select.value;
-    update();
-    onchange();
-  } }, features.map(({ name }) => h("option", { value: name, selected: name === state.feature }, display(name, 40))));
+    });
+    const name = className(condition.feature, 40);
+    operator.querySelector("select").setAttribute("aria-label", `Condition on ${name}`);
+    return h("div", { class: "condition" }, h("strong", {}, name), operator, value, button("×", () => {
+      where.splice(number, 1);
+      update();
+      onchange();
+    }, { "aria-label": `Remove the condition on ${name}` }));
+  }
 
   function update() {
-    const allowed = features.find(({ name }) => name === state.feature).operators;
-    if (!allowed.includes(state.op)) state.op = allowed[0];
-    fill(operator, allowed.map((each) => h("option", { value: each, selected: each === state.op }, OPERATORS[each])));
-    value.hidden = state.op === "nan";
-    value.placeholder = allowed.includes("contains") ? "any text" : "any number";
-    value.inputMode = allowed.includes("less") ? "decimal" : "search";
+    const names = [["", where.length ? "and…" : "any…"], ...features.map(({ name }) => [name, display(name, 40)])];
+    fill(element, where.map(row), choice("Where", "feature", names, "", (feature) => {
+      where.push({ feature, op: features.find(({ name }) => name === feature).operators[0], value: "" });
+      update();
+      element.querySelector(".condition:last-of-type input")?.focus();
+    }));
   }
 
   update();
-  return h("div", { class: "value-filter", role: "group", "aria-label": "Filter by value" },
-    h("label", {}, "Where", select), operator, value);
+  return element;
 }

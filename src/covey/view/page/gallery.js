@@ -1,88 +1,91 @@
-// A grid of examples: cards that are loaded as they come into view, zoom, selection and details.
+// Examples in a grid of cards, or in a table with a row for each.
 
-import { exampleCard, kindOf, mainFeature } from "./cells.js";
+import {
+  classOf, errorElement, exampleCard, openButton, selectionBox, valueElement, whenLoaded,
+} from "./cells.js";
+import { knownIds } from "./data.js";
 import { openExample } from "./dialog.js";
-import { h } from "./dom.js";
+import { className, display, h } from "./dom.js";
 import { VirtualGrid } from "./grid.js";
-import { examplesOf } from "./store.js";
 
-const CAPTION = 26;
+const CAPTION = 46;
 const AHEAD = 200;
+const NOTE = 26;
+const ROW = 60;
+const MAX_COLUMNS = 16;
 
-export const MIN_SIZE = 48;
-export const MAX_SIZE = 480;
 export const DEFAULT_SIZE = 128;
-export const MAX_SELECTED = 100_000;
+const SIZES = [48, 480];
 
 /**
- * A grid of the examples of a list of ids (ids.js).
+ * A grid or a table of the examples of a list of ids (data.js).
  *
- * Options: `size` (of a card), `feature` (what cards show), `label`, `onshow(id)` (the example whose
- * details are open, or null), `hasClass` (whether cards name the class), `signal`.
+ * Options: `size` (of a card), `isTable`, `label`, `onshow(id)` (the
+ * example whose details are open, or null), `note(id)` (an element under a card), `signal`.
  */
 export class Gallery {
   constructor(context, split, options) {
-    this.context = context;
-    this.split = split;
-    this.options = { size: DEFAULT_SIZE, feature: null, ...options };
-    this.store = examplesOf(split);
-    this.list = { length: 0, total: 0, isDone: true, at() {}, indexOf: () => -1, want() {} };
-    this.failures = new Map(); // requests that failed: their examples are loaded again when they come into view
+    Object.assign(this, { context, split, options: { size: DEFAULT_SIZE, ...options }, list: knownIds([]) });
     this.anchor = null; // index of the example that was selected last
-    this.isSquare = context.overview.features.some(({ kind }) => kind === "image" || kind === "array");
-    this.element = h("div", { class: "gallery", dataset: { gallery: "" } });
-    this.grid = new VirtualGrid(this.element, {
-      ...this.sizes(),
-      gap: 8,
-      label: options.label ?? "Examples",
-      render: (index) => this.card(index),
-      onRange: (first, last) => this.load(first, last),
-      signal: options.signal,
-    });
+    this.element = h("div", { class: "gallery" });
     const { signal } = options;
-    context.selection.addEventListener("change", () => this.showSelection(), { signal });
+    this.grid = new VirtualGrid(this.element, {
+      ...this.layout(), label: options.label, signal, onRange: (last) => this.list.want(last + AHEAD),
+      render: (index) => whenLoaded(split, this.list.at(index), (example) => this.cell(example),
+        () => this.grid.setActive(this.grid.active)),
+    });
+    context.selection.follow(this.element, split, signal);
     this.element.addEventListener("click", (event) => this.onClick(event), { signal });
     this.element.addEventListener("keydown", (event) => this.onKey(event), { signal });
   }
 
   /** Show the examples of another list, or more of the same. */
   setList(list) {
-    const isNew = list !== this.list;
-    this.list = list;
-    this.grid.setCount(list.total ?? list.length);
-    if (isNew) {
+    if (list !== this.list) {
+      this.list = list;
       this.anchor = null;
-      this.grid.clear();
-      this.grid.moveTo(0);
-      list.want(0, AHEAD);
-    } else {
-      // Cells that had no id yet.
-      const waiting = [...this.grid.cells].filter(([, cell]) => cell.querySelector(".card-loading"));
-      this.grid.refresh(waiting.map(([index]) => index));
-      this.load(...this.grid.range);
+      this.grid.clear(true);
     }
+    this.grid.setCount(list.length);
+    list.want(AHEAD);
   }
 
-  /** Change `size` or `feature`. */
+  /** Change options. */
   update(changes) {
     Object.assign(this.options, changes);
-    this.isKnown = false;
-    this.grid.update(this.sizes());
+    this.grid.update(this.layout());
   }
 
-  sizes() {
-    const { size } = this.options;
-    if (this.isSquare) return { cellWidth: size, rowHeight: (width) => Math.round(width) + CAPTION };
-    return { cellWidth: Math.max(140, 1.5 * size), rowHeight: Math.max(70, size) + CAPTION };
+  layout() {
+    const { size, isTable, note } = this.options;
+    const { features } = this.context.overview;
+    if (isTable) {
+      const columns = features.slice(0, MAX_COLUMNS);
+      const head = h("div", { class: "table-row table-head", style: { "--columns": columns.length } },
+        h("span", {}, "Id"), columns.map(({ name }) => h("span", { title: display(name, 500) }, className(name, 30))));
+      return { cellWidth: null, minWidth: 90 + 130 * columns.length, rowHeight: ROW, gap: 0, head };
+    }
+    const more = CAPTION + (note ? NOTE : 0);
+    const common = { minWidth: 0, gap: 8, head: null };
+    const { cellRatio } = this.context;
+    return { ...common, cellWidth: cellRatio * size, rowHeight: (width) => Math.round(width / cellRatio) + more };
   }
 
-  card(index) {
-    const id = this.list.at(index);
-    const example = id === undefined ? null : this.store.peek(id) ?? this.failures.get(id);
-    const { size, feature, hasClass } = this.options;
-    const onopen = () => this.open(id);
-    const side = Math.max(size, this.grid.cellWidth);
-    return exampleCard(this.context, this.split, example, { size: side, feature, onopen, hasClass });
+  cell(example) {
+    const { split, context } = this;
+    const { size, isTable, note } = this.options;
+    const onopen = (id) => this.open(id);
+    if (!isTable) {
+      const side = Math.max(size, this.grid.cellWidth);
+      return exampleCard(context, split, example, { size: side, onopen, note: note?.(example.id) });
+    }
+    const { label, features } = context.overview;
+    const value = (name) => (name === label ? classOf(example, 60) : valueElement(split, example, name, { size: 56 }));
+    const columns = features.slice(0, MAX_COLUMNS).map(({ name }) =>
+      h("div", {}, name in (example.values ?? {}) && value(name)));
+    return h("div", { class: "table-row", style: { "--columns": columns.length } },
+      h("div", { class: "card-id" }, selectionBox(context, split, example.id),
+        openButton(example, onopen, `#${example.id}`)), example.error ? errorElement(example) : columns);
   }
 
   /** Open the details of an example. */
@@ -91,54 +94,15 @@ export class Gallery {
     openExample(this.context, this.split, id, { ids: this.list.indexOf(id) >= 0 ? this.list : null, onshow });
   }
 
-  load(first, last) {
-    if (first < 0) return; // nothing is drawn yet
-    this.store.cancel();
-    this.list.want(first, last + AHEAD);
-    for (let index = first; index < last; index += 1) {
-      const id = this.list.at(index);
-      if (id === undefined) continue;
-      const known = this.store.peek(id);
-      if (known) {
-        if (!this.isKnown) queueMicrotask(() => this.learn(known)); // not while the grid is drawn
-        continue;
-      }
-      this.store.load(id).then((example) => {
-        this.learn(example);
-        if (example.error) this.failures.set(id, example);
-        if (this.list.at(index) === id) this.grid.refresh([index]);
-      });
-    }
-  }
-
-  /** Cards of images are squares; others are wide. */
-  learn(example) {
-    if (this.isKnown || example.error) return;
-    this.isKnown = true;
-    const name = this.options.feature ?? mainFeature(example);
-    const isSquare = kindOf(example.values[name]) === "image";
-    if (isSquare === this.isSquare) return;
-    this.isSquare = isSquare;
-    this.grid.update(this.sizes());
-  }
-
-  showSelection() {
-    for (const [index, cell] of this.grid.cells) {
-      const box = cell.querySelector(".card-box");
-      if (box) box.checked = this.context.selection.has(this.split, this.list.at(index));
-    }
-  }
-
   /** Shift and click selects all examples from the last one that was selected. */
   onClick(event) {
     if (!event.target.matches(".card-box")) return;
-    const index = [...this.grid.cells].find(([, cell]) => cell.contains(event.target))?.[0];
-    if (event.shiftKey && this.anchor !== null && index !== undefined) {
+    const index = this.grid.indexOf(event.target);
+    if (event.shiftKey && this.anchor !== null) {
       const [low, high] = [Math.min(index, this.anchor), Math.max(index, this.anchor)];
-      const ids = Array.from({ length: high - low + 1 }, (_, i) => this.list.at(low + i));
-      this.context.selection.add(this.split, ids.filter((id) => id !== undefined));
+      this.context.selection.add(this.split, Array.from({ length: high - low + 1 }, (_, i) => this.list.at(low + i)));
     }
-    this.anchor = index ?? null;
+    this.anchor = index;
   }
 
   onKey(event) {
@@ -148,20 +112,20 @@ export class Gallery {
   }
 }
 
+/** Return whether examples are best shown as a table: they have texts and numbers only. */
+export function isTabular({ features }) {
+  return features.every(({ kind }) => ["string", "class", "number", "bytes"].includes(kind));
+}
+
 /** Return the slider for the size of cards. */
 export function zoomControl(size, onchange) {
-  const input = h("input", { type: "range", min: MIN_SIZE, max: MAX_SIZE, step: 8, value: size, name: "size",
+  const input = h("input", { type: "range", min: SIZES[0], max: SIZES[1], step: 8, value: size, name: "size",
     oninput: () => onchange(Number(input.value)) });
-  return h("label", { class: "zoom" }, "Zoom", input);
+  return h("label", { class: "zoom" }, "Size", input);
 }
 
 /** Return the size of cards that parameters of a URL have. */
-export function sizeOf(parameters) {
+export function sizeOf(parameters, initial = DEFAULT_SIZE) {
   const size = Number(parameters.size);
-  return size >= MIN_SIZE && size <= MAX_SIZE ? size : DEFAULT_SIZE;
-}
-
-/** Open the details of the example that parameters of a URL have. */
-export function openFromUrl(gallery, { example = "" }, split) {
-  if (/^\d+$/.test(example) && Number(example) < split.records) gallery.open(Number(example));
+  return size >= SIZES[0] && size <= SIZES[1] ? size : initial;
 }

@@ -1,4 +1,4 @@
-// A grid or a list of any length: only the cells in view are elements.
+// A grid, list or table of any length: only the cells in view are elements.
 //
 // Browsers limit the height of an element. A grid that is higher has an element of MAX_HEIGHT whose
 // ends correspond to the ends of the grid pixel by pixel, and whose middle is scaled. Small movements
@@ -17,11 +17,13 @@ const FOCUSABLE = "a[href], button, input, select, textarea, audio[controls], [t
  *
  * Options:
  * - `count`: number of cells.
- * - `columns`, or `cellWidth`: the least width of a cell; as many columns as fit. Default: one column.
+ * - `cellWidth`: the least width of a cell; as many columns as fit. Default: one column.
+ * - `minWidth`: the least width of the only column, which is scrolled.
  * - `rowHeight`: a number, or a function of the width of a cell.
  * - `gap`: pixels between cells.
  * - `render(index)`: returns the element of a cell.
- * - `onRange(first, last)`: called with the cells in view, `last` excluded, when they change.
+ * - `onRange(last)`: called when other cells are in view.
+ * - `head`: an element above the cells.
  * - `label`: the accessible name.
  * - `signal`: closes the grid when it is aborted.
  *
@@ -30,123 +32,82 @@ const FOCUSABLE = "a[href], button, input, select, textarea, audio[controls], [t
 export class VirtualGrid {
   constructor(scroller, options) {
     this.scroller = scroller;
-    this.options = { count: 0, columns: null, cellWidth: null, rowHeight: 40, gap: 0, ...options };
+    this.options = { count: 0, cellWidth: null, minWidth: 0, rowHeight: 40, gap: 0, ...options };
     this.cells = new Map(); // index -> element
     this.top = 0; // position in the grid, in pixels
-    this.lastScroll = 0;
     this.active = 0;
-    this.range = [-1, -1];
-    this.awaited = -1; // the cell that gets the focus
-    this.content = h("div", { class: "grid-content", role: "list", "aria-label": this.options.label ?? "Items" });
+    this.content = h("div", { class: "grid-content", role: "list", "aria-label": options.label });
     scroller.classList.add("grid-scroller");
-    fill(scroller, this.content);
-    this.closing = new AbortController();
-    const { signal } = this.closing;
+    scroller.tabIndex = 0;
+    const { signal } = options;
     scroller.addEventListener("scroll", () => this.onScroll(), { signal, passive: true });
-    scroller.addEventListener("scrollend", () => this.settle(), { signal, passive: true });
     scroller.addEventListener("keydown", (event) => this.onKey(event), { signal });
-    scroller.addEventListener("focusin", (event) => this.onFocus(event), { signal });
-    this.observer = new ResizeObserver(() => this.layout());
-    this.observer.observe(scroller);
-    options.signal?.addEventListener("abort", () => this.close(), { signal });
-    this.layout();
+    scroller.addEventListener("focusin", (event) => this.setActive(this.indexOf(event.target)), { signal });
+    const observer = new ResizeObserver(() => this.layout());
+    observer.observe(scroller);
+    signal.addEventListener("abort", () => observer.disconnect());
+    this.update({});
   }
 
-  /** Stop; the elements stay. */
-  close() {
-    this.observer.disconnect();
-    this.closing.abort();
-    clearTimeout(this.timer);
-  }
-
-  /** Change the number of cells. */
+  /** Change the number of cells; cells that are drawn stay. */
   setCount(count) {
-    if (count !== this.options.count) this.update({ count });
-  }
-
-  /** Change options; the first cell in view stays in view. */
-  update(changes) {
-    const isSame = Object.keys(changes).every((name) => name === "count");
-    Object.assign(this.options, changes);
-    if (!isSame) this.clear();
+    this.options.count = count;
     this.layout();
   }
 
-  /** Render cells again: those with the given indices, or all in view. */
-  refresh(indices = [...this.cells.keys()]) {
-    for (const index of indices) {
-      const cell = this.cells.get(index);
-      if (!cell) continue;
-      const hadFocus = cell.contains(document.activeElement) || this.awaited === index;
-      fill(cell, this.options.render(index));
-      this.setTabs(cell, index === this.active);
-      if (hadFocus) this.focusCell(cell);
-    }
+  /** Change options, and draw all cells again; the first cell in view stays in view. */
+  update(changes) {
+    Object.assign(this.options, changes);
+    fill(this.scroller, this.options.head, this.content);
+    this.clear();
+    this.layout();
   }
 
-  /** Scroll so that a cell is in view; at the top of the view if `atTop`. */
-  scrollTo(index, atTop = true) {
-    const row = Math.floor(Math.max(0, Math.min(index, this.options.count - 1)) / this.columns);
-    const begin = row * this.rowStep;
-    if (atTop || begin < this.top) this.moveTo(begin);
-    else if (begin + this.rowHeight > this.top + this.viewHeight) this.moveTo(begin + this.rowHeight - this.viewHeight);
+  /** Remove all cells, and draw from the beginning if `isNew`. */
+  clear(isNew = false) {
+    for (const cell of this.cells.values()) this.remove(cell);
+    this.cells.clear();
+    if (isNew) [this.top, this.active] = [0, 0];
   }
 
-  /** Index of the first cell in view. */
-  get first() {
-    return Math.floor(this.top / this.rowStep) * this.columns;
+  /** Index of the cell that has an element; undefined if there is none. */
+  indexOf(element) {
+    return [...this.cells].find(([, cell]) => cell.contains(element))?.[0];
   }
 
   get rowStep() {
     return this.rowHeight + this.options.gap;
   }
 
-  // Layout.
-
   layout() {
-    const { count, columns, cellWidth, rowHeight, gap } = this.options;
+    const { count, cellWidth, minWidth, rowHeight, gap } = this.options;
     const width = this.scroller.clientWidth;
-    const anchor = this.columns ? this.first : 0;
-    const offset = this.columns ? this.top - Math.floor(this.top / this.rowStep) * this.rowStep : 0;
+    const anchor = this.columns ? Math.floor(this.top / this.rowStep) * this.columns : 0;
     const before = [this.columns, this.rowHeight, this.cellWidth].join();
-    this.viewHeight = this.scroller.clientHeight;
-    this.columns = columns ?? (cellWidth ? Math.max(1, Math.floor((width + gap) / (cellWidth + gap))) : 1);
-    this.cellWidth = Math.max(1, (width - gap * (this.columns - 1)) / this.columns);
+    this.viewHeight = this.scroller.clientHeight - this.content.offsetTop;
+    this.columns = cellWidth ? Math.max(1, Math.floor((width + gap) / (cellWidth + gap))) : 1;
+    this.cellWidth = Math.max(1, minWidth, (width - gap * (this.columns - 1)) / this.columns);
     this.rowHeight = typeof rowHeight === "function" ? rowHeight(this.cellWidth) : rowHeight;
     this.total = Math.max(0, Math.ceil(count / this.columns) * this.rowStep - gap);
     this.physical = Math.min(this.total, MAX_HEIGHT);
     this.content.style.setProperty("height", `${this.physical}px`);
+    this.content.style.setProperty("min-width", `${minWidth}px`);
     const isSame = before === [this.columns, this.rowHeight, this.cellWidth].join();
     if (!isSame) this.clear();
-    const top = Math.floor(anchor / this.columns) * this.rowStep + Math.min(offset, this.rowHeight);
-    this.moveTo(isSame ? this.top : top);
+    this.moveTo(isSame ? this.top : Math.floor(anchor / this.columns) * this.rowStep);
   }
 
-  clear() {
-    for (const cell of this.cells.values()) this.remove(cell);
-    this.cells.clear();
-    this.range = [-1, -1];
-  }
-
-  /** Map a position of the scroll bar to one of the grid. */
-  toGrid(position) {
-    const [high, end] = [this.physical - this.viewHeight, this.total - this.viewHeight];
+  /** Map a position between two ranges whose ends correspond: of the scroll bar, and of the grid. */
+  map(position, from, to) {
+    const [high, end] = [from - this.viewHeight, to - this.viewHeight];
     if (this.total <= MAX_HEIGHT || position <= END_HEIGHT) return position;
     if (position >= high - END_HEIGHT) return end - (high - position);
     return END_HEIGHT + ((position - END_HEIGHT) * (end - 2 * END_HEIGHT)) / (high - 2 * END_HEIGHT);
   }
 
-  /** Map a position of the grid to one of the scroll bar. */
-  toBar(position) {
-    const [high, end] = [this.physical - this.viewHeight, this.total - this.viewHeight];
-    if (this.total <= MAX_HEIGHT || position <= END_HEIGHT) return position;
-    if (position >= end - END_HEIGHT) return high - (end - position);
-    return END_HEIGHT + ((position - END_HEIGHT) * (high - 2 * END_HEIGHT)) / (end - 2 * END_HEIGHT);
-  }
-
   moveTo(top) {
     this.top = Math.max(0, Math.min(top, this.total - this.viewHeight));
-    this.scroller.scrollTop = this.toBar(this.top);
+    this.scroller.scrollTop = this.map(this.top, this.total, this.physical);
     this.lastScroll = this.scroller.scrollTop;
     this.draw();
   }
@@ -157,24 +118,18 @@ export class VirtualGrid {
     if (change === 0) return;
     this.lastScroll = position;
     const isExact = this.total <= MAX_HEIGHT || Math.abs(change) > this.viewHeight;
-    this.top = isExact ? this.toGrid(position) : Math.max(0, Math.min(this.top + change, this.total - this.viewHeight));
+    this.top = isExact ? this.map(position, this.physical, this.total)
+      : Math.max(0, Math.min(this.top + change, this.total - this.viewHeight));
     this.draw();
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.settle(), SETTLE_MS);
-  }
-
-  /** Move the scroll bar to the scaled position. */
-  settle() {
-    clearTimeout(this.timer);
-    if (this.total > MAX_HEIGHT && Math.abs(this.toBar(this.top) - this.scroller.scrollTop) > 1) this.moveTo(this.top);
+    if (this.total > MAX_HEIGHT) this.timer = setTimeout(() => this.moveTo(this.top), SETTLE_MS);
   }
 
   draw() {
-    const { count, onRange, render } = this.options;
-    if (!this.viewHeight) return;
+    const { count, onRange, render, gap } = this.options;
+    if (!(this.viewHeight > 0)) return;
     const begin = Math.max(0, Math.floor((this.top - OVERSCAN) / this.rowStep)) * this.columns;
-    const rows = Math.ceil((this.top + this.viewHeight + OVERSCAN) / this.rowStep);
-    const end = Math.min(count, rows * this.columns);
+    const end = Math.min(count, Math.ceil((this.top + this.viewHeight + OVERSCAN) / this.rowStep) * this.columns);
     for (const [index, cell] of this.cells) {
       if (index >= begin && index < end) continue;
       this.remove(cell);
@@ -187,24 +142,19 @@ export class VirtualGrid {
       if (!cell) {
         const place = { role: "listitem", "aria-setsize": count, "aria-posinset": index + 1 };
         cell = h("div", { class: "grid-cell", ...place }, render(index));
-        this.setTabs(cell, index === this.active);
         this.cells.set(index, cell);
         if (previous) previous.after(cell);
         else this.content.prepend(cell);
       }
-      const { style } = cell;
-      style.setProperty("width", `${this.cellWidth}px`);
-      style.setProperty("height", `${this.rowHeight}px`);
-      const left = (index % this.columns) * (this.cellWidth + this.options.gap);
+      const left = (index % this.columns) * (this.cellWidth + gap);
       const top = Math.floor(index / this.columns) * this.rowStep + shift;
-      style.setProperty("transform", `translate(${left}px, ${top}px)`);
+      cell.style.setProperty("width", `${this.cellWidth}px`);
+      cell.style.setProperty("height", `${this.rowHeight}px`);
+      cell.style.setProperty("transform", `translate(${left}px, ${top}px)`);
       previous = cell;
     }
-    if (!this.cells.has(this.active) && end > begin) this.setActive(Math.min(Math.max(this.first, begin), end - 1));
-    if (onRange && (begin !== this.range[0] || end !== this.range[1])) {
-      this.range = [begin, end];
-      onRange(begin, end);
-    }
+    this.setActive(Math.max(begin, Math.min(this.active, end - 1)));
+    onRange?.(end);
   }
 
   remove(cell) {
@@ -214,53 +164,34 @@ export class VirtualGrid {
     cell.remove();
   }
 
-  // Focus: only the controls of the active cell are in the order of the Tab key.
-
-  setTabs(cell, isActive) {
-    for (const each of cell.querySelectorAll(FOCUSABLE)) each.tabIndex = isActive ? 0 : -1;
-    this.scroller.tabIndex = 0;
-  }
-
+  /** Only the controls of the active cell are in the order of the Tab key. */
   setActive(index) {
-    const before = this.cells.get(this.active);
-    if (before) this.setTabs(before, false);
+    if (index === undefined) return;
     this.active = index;
-    const cell = this.cells.get(index);
-    if (cell) this.setTabs(cell, true);
-  }
-
-  focusCell(cell) {
-    const target = cell.querySelector("[data-focus]") ?? cell.querySelector(FOCUSABLE);
-    // A cell without content is focused when it is rendered again.
-    this.awaited = target ? -1 : [...this.cells].find(([, each]) => each === cell)?.[0] ?? -1;
-    target?.focus({ preventScroll: true });
-  }
-
-  onFocus(event) {
-    const cell = event.target.closest(".grid-cell");
-    if (event.target !== this.scroller) this.awaited = -1;
-    for (const [index, each] of this.cells) if (each === cell) this.setActive(index);
+    for (const [each, cell] of this.cells) {
+      const tab = each === index ? 0 : -1;
+      for (const control of cell.querySelectorAll(FOCUSABLE)) if (control.tabIndex !== tab) control.tabIndex = tab;
+    }
   }
 
   onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.options.count) return;
+    const { count } = this.options;
+    if (event.ctrlKey || event.metaKey || event.altKey || !count) return;
     if (event.target.closest("select, textarea, audio, input:not([type=checkbox])")) return;
     const page = Math.max(1, Math.floor(this.viewHeight / this.rowStep)) * this.columns;
-    const last = this.options.count - 1;
-    const { columns } = this;
+    const side = this.columns > 1 ? 1 : 0;
     const steps = {
-      ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -page, PageDown: page,
+      ArrowLeft: -side, ArrowRight: side, ArrowUp: -this.columns, ArrowDown: this.columns,
+      PageUp: -page, PageDown: page, Home: -count, End: count,
     };
-    let index = this.active + (steps[event.key] ?? 0);
-    if (event.key === "Home") index = 0;
-    else if (event.key === "End") index = last;
-    else if (!(event.key in steps)) return;
+    if (!(event.key in steps)) return;
     event.preventDefault();
-    if (this.columns === 1 && (event.key === "ArrowLeft" || event.key === "ArrowRight")) return;
-    index = Math.max(0, Math.min(last, index));
-    this.scrollTo(index, false);
+    const index = Math.max(0, Math.min(count - 1, this.active + steps[event.key]));
+    const begin = Math.floor(index / this.columns) * this.rowStep;
+    if (begin < this.top) this.moveTo(begin);
+    else if (begin + this.rowHeight > this.top + this.viewHeight) this.moveTo(begin + this.rowHeight - this.viewHeight);
     this.setActive(index);
     const cell = this.cells.get(index);
-    if (cell) this.focusCell(cell);
+    (cell?.querySelector("[data-focus]") ?? cell?.querySelector(FOCUSABLE))?.focus({ preventScroll: true });
   }
 }

@@ -1,103 +1,164 @@
-// A point cloud: its view, what is drawn, and the points at a position (scatter_input.js: pointer and keys).
+// A point cloud on WebGL2: drag pans or draws a lasso, wheel and keys zoom, click picks.
 //
 // Positions are CSS pixels of the canvas, or units of the data; `view` has the position of the centre
 // and the CSS pixels per unit. Both dimensions have the same scale: distances are what is shown.
+// Libraries (regl) compile code at run time, which the Content-Security-Policy of the page forbids.
 
-import { colours } from "./charts.js";
-import { h } from "./dom.js";
-import { PointRenderer } from "./scatter_gl.js";
-import { PointIndex } from "./scatter_index.js";
-import { ScatterInput } from "./scatter_input.js";
+import { h, placeTip } from "./dom.js";
 
 const MAX_ZOOM = 2000; // times the zoom at which all points are in view
 const PICK_RADIUS = 14;
+const KEY_RADIUS = 60; // around the centre, in which keys pick a point
+const CLICK_DISTANCE = 4;
+const LASSO_DISTANCE = 3;
+const PAN_STEP = 60;
 const MARGIN = 24;
-const SLOW_MS = 45; // a frame that is not smooth
-const MAX_STEP = 16;
-const FEW_POINTS = 20_000; // not fewer are drawn while the view moves
-const SETTLE_MS = 160;
-const SLOW_SETTLE_MS = 500;
-const LIGHT = { lightness: 0.56, chroma: 0.15 };
-const DARK = { lightness: 0.76, chroma: 0.13 };
+const FEW_COLOURS = 12;
+const GOLDEN = 0.6180339887;
 
-/** Return the lightness and chroma of points for the current theme. */
-export function pointStyle() {
-  return getComputedStyle(document.documentElement).colorScheme.includes("dark") ? DARK : LIGHT;
+/** How prominent a point is: the factor of its size, and its opacity. */
+export const FAINT = 0, NORMAL = 1, LARGE = 2, HUGE = 3;
+
+const VERTEX = `#version 300 es
+in float x;
+in float y;
+in vec4 style; // colour, and the level of prominence / 255
+uniform vec2 centre;
+uniform vec2 scale;
+uniform float size;
+uniform float opacity;
+out vec4 colour;
+void main() {
+  int level = int(style.a * 255.0 + 0.5);
+  gl_Position = vec4((vec2(x, y) - centre) * scale, -float(level) / 8.0, 1.0);
+  gl_PointSize = level < ${LARGE} ? size : max(size * 1.5, float(level) * 5.0);
+  colour = vec4(style.rgb, level == ${FAINT} ? 0.15 : level == ${NORMAL} ? opacity : 1.0);
+}`;
+
+const FRAGMENT = `#version 300 es
+precision mediump float;
+in vec4 colour;
+out vec4 pixel;
+void main() {
+  if (length(2.0 * gl_PointCoord - 1.0) > 1.0) discard;
+  pixel = vec4(colour.rgb * colour.a, colour.a);
+}`;
+
+const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+
+/** Return red, green and blue of a CSS colour. */
+export function rgb(colour) {
+  const probe = h("span", { style: { color: colour } });
+  document.body.append(probe); // variables have their values in the page only
+  pen.fillStyle = getComputedStyle(probe).color;
+  probe.remove();
+  pen.fillRect(0, 0, 1, 1);
+  return [...pen.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+}
+
+/** Return the CSS colour of one of `count` values: hues of equal lightness, far apart. */
+export function hue(number, count) {
+  const turn = count <= FEW_COLOURS ? number / count : (number * GOLDEN) % 1;
+  const angle = (360 * turn).toFixed(1);
+  return `light-dark(oklch(56% 0.15 ${angle}), oklch(76% 0.13 ${angle}))`;
+}
+
+/** Return whether a point is inside a polygon: a flat list of x and y, by the even-odd rule. */
+function isInside(polygon, x, y) {
+  let inside = false;
+  for (let i = 0, j = polygon.length - 2; i < polygon.length; j = i, i += 2) {
+    const [x1, y1, x2, y2] = [polygon[i], polygon[i + 1], polygon[j], polygon[j + 1]];
+    if (y1 > y !== y2 > y && x < ((x2 - x1) * (y - y1)) / (y2 - y1) + x1) inside = !inside;
+  }
+  return inside;
 }
 
 /**
  * A point cloud.
  *
- * Args: `points` ({x, y, position, classes}), and options `label`, `describe(index)` (text about a
- * point), `announce(text)`, `onpick(index)`, `onlasso(indices)`, `signal`.
- * The state of `element` (in its dataset) is "ready", "lost" or "unavailable".
+ * Args: `x`, `y` (Float32Array), and options `label`, `describe(index)` (text about a point),
+ * `announce(text)`, `onpick(index)`, `onlasso(indices)`, `paint()` (returns 4 bytes for each point: its
+ * colour and its level), `signal`. The state of `element` (in its dataset) is "ready" or "unavailable".
  */
 export class Scatter {
-  constructor(points, options) {
-    this.points = points;
-    this.options = options;
-    this.index = new PointIndex(points.x, points.y);
-    this.lasso = null; // x and y of the line that is being drawn, in pixels
-    this.isLassoMode = false;
-    this.hovered = -1;
-    this.step = 1;
-    this.isDimmed = false;
+  constructor(x, y, options) {
+    Object.assign(this, { x, y, options, lasso: null, isLassoMode: false });
     this.canvas = h("canvas", {
       class: "cloud-points", tabindex: 0, role: "application", "aria-roledescription": "point cloud",
       "aria-label": options.label, "aria-describedby": "cloud-keys",
     });
-    this.overlay = h("canvas", { class: "cloud-overlay", "aria-hidden": "true" });
+    this.canvas.scatter = this; // for tests, and for scripts
+    this.outline = h("path", {});
     this.tip = h("div", { class: "cloud-tip", hidden: true });
-    this.message = h("p", { class: "cloud-message", hidden: true, role: "status" });
-    const parts = [this.canvas, this.overlay, this.tip, this.message];
-    this.element = h("div", { class: "cloud", dataset: { state: "ready" } }, parts);
-    try {
-      this.renderer = new PointRenderer(this.canvas, points);
-    } catch (error) {
-      this.renderer = null;
+    this.element = h("div", { class: "cloud", dataset: { state: "ready" } }, this.canvas,
+      h("svg", { class: "cloud-lasso", "aria-hidden": "true" }, this.outline), this.tip,
+      h("div", { class: "cloud-cross", "aria-hidden": "true" }));
+    const bounds = (values) => values.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)],
+      [Infinity, -Infinity]);
+    [[this.left, this.right], [this.bottom, this.top]] = x.length ? [bounds(x), bounds(y)] : [[0, 0], [0, 0]];
+    this.gl = this.canvas.getContext("webgl2", { antialias: false, preserveDrawingBuffer: true });
+    if (!this.gl) {
+      this.element.dataset.state = "unavailable";
       this.canvas.hidden = true;
-      this.say("unavailable", `${error.message}; the point cloud is not shown. The lists work without it.`);
+      this.element.append(h("p", { class: "cloud-message" },
+        "The browser has no WebGL2; the point cloud is not shown. The lists work without it."));
       return;
     }
+    this.start();
     this.listen();
-    // For tests, and for scripts: the page coordinates of a point, and the pixels that are drawn.
-    this.canvas.pointAt = (index) => this.pointAt(index);
-    this.canvas.readPixels = () => this.readPixels();
   }
 
-  say(state, text) {
-    this.element.dataset.state = state;
-    this.message.hidden = !text;
-    this.message.textContent = text;
+  /** Create the program and the buffers; again after the context was lost. */
+  start() {
+    const { gl, x, y } = this;
+    const program = gl.createProgram();
+    for (const [type, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
+      const shader = gl.createShader(type);
+      gl.shaderSource(shader, source);
+      gl.compileShader(shader);
+      gl.attachShader(program, shader);
+    }
+    const buffers = [["x", 1, gl.FLOAT, x], ["y", 1, gl.FLOAT, y], ["style", 4, gl.UNSIGNED_BYTE, null]];
+    buffers.forEach(([name], at) => gl.bindAttribLocation(program, at, name));
+    gl.linkProgram(program);
+    gl.useProgram(program);
+    this.uniform = (name) => gl.getUniformLocation(program, name);
+    buffers.forEach(([, count, type, values], at) => {
+      gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
+      if (values) gl.bufferData(gl.ARRAY_BUFFER, values, gl.STATIC_DRAW);
+      gl.vertexAttribPointer(at, count, type, true, 0, 0);
+      gl.enableVertexAttribArray(at);
+    });
+    gl.enable(gl.BLEND);
+    gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+    gl.enable(gl.DEPTH_TEST); // prominent points are in front
+    gl.depthFunc(gl.LEQUAL);
+    this.isPainted = false;
   }
 
   listen() {
-    const { canvas } = this;
     const { signal } = this.options;
-    const on = (name, action) => canvas.addEventListener(name, action, { signal });
-    new ScatterInput(this, signal);
-    on("focus", () => this.redraw());
-    on("blur", () => {
-      this.hover(-1);
-      this.redraw();
-    });
-    on("webglcontextlost", (event) => {
-      event.preventDefault(); // it is restored
-      if (!signal?.aborted) this.say("lost", "The graphics context was lost; waiting for it to be restored.");
-    });
+    const on = (name, action) => this.canvas.addEventListener(name, action, { signal, passive: false });
+    on("pointerdown", (event) => this.onDown(event));
+    on("pointermove", (event) => this.onMove(event));
+    on("pointerup", (event) => this.onUp(event));
+    on("pointercancel", () => this.release());
+    on("pointerleave", () => this.hover(-1));
+    on("wheel", (event) => this.onWheel(event));
+    on("keydown", (event) => this.onKey(event));
+    on("blur", () => this.hover(-1));
+    on("webglcontextlost", (event) => event.preventDefault()); // it is restored
     on("webglcontextrestored", () => {
-      this.renderer.start();
-      this.say("ready", "");
+      this.start();
       this.redraw();
     });
-    window.addEventListener("covey-theme", () => this.redraw(), { signal });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw(), { signal });
+    window.addEventListener("covey-theme", () => this.repaint(), { signal });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint(), { signal });
     const observer = new ResizeObserver(() => this.resize());
     observer.observe(this.element);
-    signal?.addEventListener("abort", () => {
+    signal.addEventListener("abort", () => {
       observer.disconnect();
-      clearTimeout(this.timer);
-      this.renderer.close();
+      this.gl.getExtension("WEBGL_lose_context")?.loseContext(); // releases the memory of the GPU
     });
   }
 
@@ -106,51 +167,38 @@ export class Scatter {
   resize() {
     const { clientWidth: width, clientHeight: height } = this.element;
     if (!width || !height) return;
-    const ratio = window.devicePixelRatio || 1;
     const isFitted = !this.view || this.view.zoom === this.fitted;
-    [this.width, this.height, this.ratio] = [width, height, ratio];
-    for (const each of [this.canvas, this.overlay]) {
-      each.width = Math.round(width * ratio);
-      each.height = Math.round(height * ratio);
-    }
+    Object.assign(this, { width, height, ratio: window.devicePixelRatio || 1 });
+    this.canvas.width = Math.round(width * this.ratio);
+    this.canvas.height = Math.round(height * this.ratio);
     if (isFitted) this.fit();
     this.draw();
   }
 
   /** Show all points. */
   fit() {
-    const { left, right, bottom, top } = this.index;
-    const zoomX = Math.max(1, this.width - 2 * MARGIN) / (right - left || 1);
-    const zoomY = Math.max(1, this.height - 2 * MARGIN) / (top - bottom || 1);
+    const zoomX = Math.max(1, this.width - 2 * MARGIN) / (this.right - this.left || 1);
+    const zoomY = Math.max(1, this.height - 2 * MARGIN) / (this.top - this.bottom || 1);
     this.fitted = Math.min(zoomX, zoomY);
-    this.view = { x: (left + right) / 2, y: (bottom + top) / 2, zoom: this.fitted };
+    this.view = { x: (this.left + this.right) / 2, y: (this.bottom + this.top) / 2, zoom: this.fitted };
     this.redraw();
   }
 
-  /** Return the data position of a pixel of the canvas. */
   toData(px, py) {
     const { x, y, zoom } = this.view;
     return [x + (px - this.width / 2) / zoom, y - (py - this.height / 2) / zoom];
   }
 
-  /** Return the pixel of the canvas of a data position. */
-  toPixel(x, y) {
-    return [this.width / 2 + (x - this.view.x) * this.view.zoom, this.height / 2 - (y - this.view.y) * this.view.zoom];
-  }
-
-  /** Return {x, y} of a point in the page (of the viewport of the browser). */
-  pointAt(index) {
-    const [x, y] = this.toPixel(this.points.x[index], this.points.y[index]);
-    const box = this.canvas.getBoundingClientRect();
-    return { x: box.left + x, y: box.top + y };
+  toPixel(index) {
+    const { x, y, zoom } = this.view;
+    return [this.width / 2 + (this.x[index] - x) * zoom, this.height / 2 - (this.y[index] - y) * zoom];
   }
 
   pan(dx, dy) {
-    const { left, right, bottom, top } = this.index;
     // The centre stays among the points, so that they are not lost.
-    this.view.x = Math.max(left, Math.min(right, this.view.x - dx / this.view.zoom));
-    this.view.y = Math.max(bottom, Math.min(top, this.view.y + dy / this.view.zoom));
-    this.redraw(true);
+    this.view.x = Math.max(this.left, Math.min(this.right, this.view.x - dx / this.view.zoom));
+    this.view.y = Math.max(this.bottom, Math.min(this.top, this.view.y + dy / this.view.zoom));
+    this.redraw();
   }
 
   /** Zoom by a factor; the data position at a pixel stays there. */
@@ -158,168 +206,135 @@ export class Scatter {
     const [x, y] = this.toData(px, py);
     const zoom = Math.max(this.fitted / 4, Math.min(this.fitted * MAX_ZOOM, this.view.zoom * factor));
     this.view = { x: x - (px - this.width / 2) / zoom, y: y + (py - this.height / 2) / zoom, zoom };
-    this.redraw(true);
+    this.redraw();
   }
 
-  /** Move the view so that a point is in it. */
-  reveal(index) {
-    if (!this.view) return;
-    const [px, py] = this.toPixel(this.points.x[index], this.points.y[index]);
-    if (px > MARGIN && py > MARGIN && px < this.width - MARGIN && py < this.height - MARGIN) return;
-    this.view.x = this.points.x[index];
-    this.view.y = this.points.y[index];
-    this.redraw();
+  /** Return the point nearest to a pixel, at most `radius` away; -1 if there is none. */
+  pick(px, py, radius = PICK_RADIUS) {
+    const [x, y] = this.toData(px, py);
+    let [found, least] = [-1, (radius / this.view.zoom) ** 2];
+    for (let i = 0; i < this.x.length; i += 1) {
+      const distance = (this.x[i] - x) ** 2 + (this.y[i] - y) ** 2;
+      if (distance <= least) [found, least] = [i, distance];
+    }
+    return found;
+  }
+
+  /** Return the points inside a polygon of pixels, by default in view: a flat list of x and y. */
+  inside(polygon = [0, 0, this.width, 0, this.width, this.height, 0, this.height]) {
+    const corners = [];
+    for (let i = 0; i < polygon.length; i += 2) corners.push(...this.toData(polygon[i], polygon[i + 1]));
+    const found = [];
+    for (let i = 0; i < this.x.length; i += 1) if (isInside(corners, this.x[i], this.y[i])) found.push(i);
+    return found;
   }
 
   // Drawing.
 
-  /** Mark points (see scatter_gl.js); null removes the mark. */
-  mark(name, options) {
-    this.renderer?.mark(name, options);
+  /** Draw in the next frame, with other colours or levels. */
+  repaint() {
+    this.isPainted = false;
     this.redraw();
   }
 
-  /** Draw all points faintly, so that marked ones stand out. */
-  dim(isDimmed) {
-    this.isDimmed = isDimmed;
-    this.redraw();
-  }
-
-  /** Draw in the next frame; `isMoving`: with fewer points if frames are slow. */
-  redraw(isMoving = false) {
-    if (isMoving) {
-      this.isMoving = true;
-      clearTimeout(this.timer);
-      this.timer = setTimeout(() => {
-        this.isMoving = false;
-        this.redraw();
-      }, this.step > 1 ? SLOW_SETTLE_MS : SETTLE_MS);
-    }
-    if (this.frame || !this.renderer) return;
-    this.frame = requestAnimationFrame((now) => {
-      this.frame = 0;
-      if (!this.width) return;
-      if (this.isMoving && this.wasMoving) this.adapt(now - this.lastFrame);
-      this.lastFrame = now;
-      this.wasMoving = this.isMoving;
-      this.draw();
+  redraw() {
+    this.frame ??= this.gl && requestAnimationFrame(() => {
+      this.frame = null;
+      if (this.width) this.draw();
     });
   }
 
-  /** Draw every second, fourth, ... point while the view moves, until frames are smooth. */
-  adapt(elapsed) {
-    const isMany = this.points.x.length / this.step > FEW_POINTS;
-    if (elapsed > SLOW_MS && elapsed < 1000 && isMany) this.step = Math.min(MAX_STEP, this.step * 2);
-  }
-
-  style() {
-    const count = Math.max(1, this.points.x.length);
-    const spread = 0.7 * Math.sqrt((this.width * this.height) / count);
-    const closer = Math.sqrt(this.view.zoom / this.fitted);
-    const size = Math.max(1.5, Math.min(11, Math.min(7, spread) * closer));
-    const alpha = this.isDimmed ? 0.18 : count > 20_000 ? 0.65 : 0.85;
-    return { ...pointStyle(), size: size * this.ratio, alpha, ratio: this.ratio, tokens: colours() };
-  }
-
   draw() {
-    if (!this.renderer || !this.view) return;
-    const view = { ...this.view, zoom: this.view.zoom * this.ratio };
-    const begin = performance.now();
-    this.renderer.draw(view, this.style(), this.isMoving ? this.step : 1);
-    if (!this.isMeasured) {
-      this.isMeasured = true;
-      this.renderer.finish().then((isDrawn) => isDrawn && this.setStep(performance.now() - begin));
-    }
-    this.drawOverlay();
-  }
-
-  /** Choose how many points are drawn while the view moves, from the time of a frame with all. */
-  setStep(elapsed) {
-    while (elapsed > SLOW_MS * this.step && this.step < MAX_STEP && this.points.x.length / this.step > FEW_POINTS) {
-      this.step *= 2;
-    }
-  }
-
-  /** Draw now; return {pixels, width, height}: RGBA, the bottom row first. */
-  async readPixels() {
-    this.draw();
-    const { width, height } = this.canvas;
-    return { pixels: await this.renderer.readPixels(), width, height };
-  }
-
-  drawOverlay() {
-    const pen = this.overlay.getContext("2d");
-    const { accent, text } = colours();
-    pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    pen.clearRect(0, 0, this.width, this.height);
-    pen.lineWidth = 2;
-    if (this.lasso) {
-      pen.strokeStyle = accent;
-      pen.setLineDash([6, 4]);
-      pen.beginPath();
-      for (let i = 0; i < this.lasso.length; i += 2) pen.lineTo(this.lasso[i], this.lasso[i + 1]);
-      pen.closePath();
-      pen.globalAlpha = 0.12;
-      pen.fillStyle = accent;
-      pen.fill();
-      pen.globalAlpha = 1;
-      pen.stroke();
-      pen.setLineDash([]);
-    }
-    if (this.hovered >= 0) {
-      const [x, y] = this.toPixel(this.points.x[this.hovered], this.points.y[this.hovered]);
-      pen.strokeStyle = text;
-      pen.beginPath();
-      pen.arc(x, y, 8, 0, 2 * Math.PI);
-      pen.stroke();
-    }
-    if (this.canvas.matches(":focus-visible")) this.drawCrosshair(pen, text);
-  }
-
-  /** The position at which Enter picks a point. */
-  drawCrosshair(pen, colour) {
-    const [x, y] = [this.width / 2, this.height / 2];
-    pen.strokeStyle = colour;
-    pen.lineWidth = 1.5;
-    pen.beginPath();
-    for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
-      pen.moveTo(x + 5 * dx, y + 5 * dy);
-      pen.lineTo(x + 14 * dx, y + 14 * dy);
-    }
-    pen.stroke();
-  }
-
-  /** Return the point nearest to a pixel, at most PICK_RADIUS away; -1 if there is none. */
-  pick(px, py, radius = PICK_RADIUS) {
-    return this.index.nearest(...this.toData(px, py), radius / this.view.zoom);
+    const { gl, canvas, view, ratio } = this;
+    if (gl.isContextLost()) return;
+    if (!this.isPainted) gl.bufferData(gl.ARRAY_BUFFER, this.options.paint(), gl.DYNAMIC_DRAW);
+    this.isPainted = true;
+    const count = Math.max(1, this.x.length);
+    const spread = 0.7 * Math.sqrt((this.width * this.height) / count);
+    const size = Math.max(1.5, Math.min(11, Math.min(7, spread) * Math.sqrt(view.zoom / this.fitted)));
+    gl.viewport(0, 0, canvas.width, canvas.height);
+    gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
+    gl.uniform2f(this.uniform("centre"), view.x, view.y);
+    const scale = 2 * view.zoom * ratio;
+    gl.uniform2f(this.uniform("scale"), scale / canvas.width, scale / canvas.height);
+    gl.uniform1f(this.uniform("size"), size * ratio);
+    gl.uniform1f(this.uniform("opacity"), count > 20_000 ? 0.65 : 0.85);
+    gl.drawArrays(gl.POINTS, 0, this.x.length);
+    this.hover(-1);
   }
 
   hover(index) {
-    if (index === this.hovered) return;
-    this.hovered = index;
     this.tip.hidden = index < 0;
-    if (index >= 0) {
-      this.tip.textContent = this.options.describe(index);
-      const [x, y] = this.toPixel(this.points.x[index], this.points.y[index]);
-      const isRight = x > this.width / 2;
-      this.tip.style.setProperty("left", isRight ? "auto" : `${x + 14}px`);
-      this.tip.style.setProperty("right", isRight ? `${this.width - x + 14}px` : "auto");
-      this.tip.style.setProperty("top", `${Math.max(0, Math.min(y - 12, this.height - 30))}px`);
-    }
-    this.drawOverlay();
+    if (index < 0) return;
+    this.tip.textContent = this.options.describe(index);
+    const [x, y] = this.toPixel(index);
+    placeTip(this.tip, (100 * x) / this.width);
+    this.tip.style.setProperty("top", `${Math.max(0, Math.min(y - 12, this.height - 30))}px`);
   }
 
-  /** Return the points inside a polygon of pixels: a flat list of x and y. */
-  inside(polygon) {
-    const found = [];
-    for (let i = 0; i < polygon.length; i += 2) found.push(...this.toData(polygon[i], polygon[i + 1]));
-    return this.index.inside(found);
+  // Input.
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
   }
 
-  /** Return the points in view. */
-  inView() {
-    const [left, top] = this.toData(0, 0);
-    const [right, bottom] = this.toData(this.width, this.height);
-    return this.index.inBox(left, bottom, right, top);
+  onDown(event) {
+    if (event.button !== 0 || this.start0) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.start0 = this.at(event);
+    Object.assign(this, { last: this.start0, isClick: true });
+    if (event.shiftKey || this.isLassoMode) this.lasso = [...this.start0];
+  }
+
+  onMove(event) {
+    const [x, y] = this.at(event);
+    if (!this.start0) return this.hover(this.pick(x, y));
+    if (Math.hypot(x - this.start0[0], y - this.start0[1]) > CLICK_DISTANCE) this.isClick = false;
+    if (this.lasso) {
+      // A browser reports the moves of one frame as one event.
+      for (const [a, b] of [...(event.getCoalescedEvents?.() ?? []).map((each) => this.at(each)), [x, y]]) {
+        if (Math.hypot(a - this.lasso.at(-2), b - this.lasso.at(-1)) >= LASSO_DISTANCE) this.lasso.push(a, b);
+      }
+      this.outline.setAttribute("d", `M${this.lasso.join(" ")}Z`);
+    } else if (!this.isClick) this.pan(x - this.last[0], y - this.last[1]);
+    this.last = [x, y];
+  }
+
+  /** End a drag. */
+  release() {
+    Object.assign(this, { start0: null, lasso: null });
+    this.outline.setAttribute("d", "");
+  }
+
+  onUp() {
+    if (!this.start0) return;
+    const { lasso, isClick, last } = this;
+    this.release();
+    const found = isClick ? this.pick(...last) : -1;
+    if (found >= 0) this.options.onpick(found);
+    else if (!isClick && lasso?.length >= 6) this.options.onlasso(this.inside(lasso));
+  }
+
+  onWheel(event) {
+    event.preventDefault();
+    const change = Math.max(-400, Math.min(400, event.deltaY * (event.deltaMode === 1 ? 30 : 1)));
+    this.zoom(Math.exp(-change * (event.ctrlKey ? 0.01 : 0.0018)), ...this.at(event));
+  }
+
+  onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const moves = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+    if (moves[event.key]) this.pan(...moves[event.key].map((each) => each * PAN_STEP));
+    else if (event.key === "+" || event.key === "=") this.zoom(1.4);
+    else if (event.key === "-") this.zoom(1 / 1.4);
+    else if (event.key === "0") this.fit();
+    else if (event.key !== "Enter") return;
+    event.preventDefault();
+    event.stopPropagation(); // the page has keys, too
+    const found = this.pick(this.width / 2, this.height / 2, KEY_RADIUS);
+    if (found < 0) return;
+    if (event.key === "Enter") this.options.onpick(found);
+    else this.options.announce(this.options.describe(found));
   }
 }

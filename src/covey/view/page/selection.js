@@ -1,37 +1,10 @@
 // Selected examples: ids per split, and their export as ids or Python code.
 
-import { countOf, h } from "./dom.js";
+import { button, countOf, h } from "./dom.js";
 
 const MAX_SHOWN_IDS = 200;
 
-/** Return a string as a Python literal. */
-export function pythonString(text) {
-  // The escapes of JSON are escapes of Python; characters above U+FFFF are two escapes only there.
-  const hex = (code, digits) => code.toString(16).padStart(digits, "0");
-  return JSON.stringify(text)
-    .replace(/[\u007f-\uffff]/g, (each) => `\\u${hex(each.charCodeAt(0), 4)}`)
-    .replace(/\\ud([89ab]..)\\ud([c-f]..)/g, (_, high, low) => {
-      const code = 0x10000 + ((parseInt(`d${high}`, 16) - 0xd800) << 10) + (parseInt(`d${low}`, 16) - 0xdc00);
-      return `\\U${hex(code, 8)}`;
-    });
-}
-
-/** Save data as a file of the user. */
-export function download(blob, filename) {
-  const address = URL.createObjectURL(blob);
-  h("a", { href: address, download: filename }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
-
-/** Copy text to the clipboard; return whether that is possible. */
-export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false; // denied, or not a secure context
-  }
-}
+export const MAX_SELECTED = 100_000;
 
 /** The ids of selected examples, per split. Dispatches "change" events. */
 export class Selection extends EventTarget {
@@ -48,74 +21,54 @@ export class Selection extends EventTarget {
 
   /** Return whether an example is selected. */
   has(split, id) {
-    return this.splits.get(split)?.has(id) ?? false;
-  }
-
-  /** Return the number of selected examples. */
-  count(split) {
-    return this.splits.get(split)?.size ?? 0;
-  }
-
-  /** Return the selected ids in ascending order. */
-  ids(split) {
-    return [...this.set(split)].sort((a, b) => a - b);
+    return this.set(split).has(id);
   }
 
   /** Select an example, or remove it from the selection. */
   toggle(split, id, isSelected = !this.has(split, id)) {
     if (isSelected) this.set(split).add(id);
     else this.set(split).delete(id);
-    this.changed(split);
+    this.dispatchEvent(new Event("change"));
   }
 
   /** Select examples. */
   add(split, ids) {
-    const found = this.set(split);
-    for (const id of ids) found.add(id);
-    this.changed(split);
-  }
-
-  /** Select exactly these examples. */
-  replace(split, ids) {
-    this.splits.set(split, new Set(ids));
-    this.changed(split);
+    for (const id of ids) if (id !== undefined) this.set(split).add(id);
+    this.dispatchEvent(new Event("change"));
   }
 
   /** Remove all examples of a split from the selection. */
   clear(split) {
     this.set(split).clear();
-    this.changed(split);
+    this.dispatchEvent(new Event("change"));
   }
 
-  changed(split) {
-    this.dispatchEvent(new CustomEvent("change", { detail: { split } }));
+  /** Keep the check boxes of an element as the selection is, until `signal` is aborted. */
+  follow(element, split, signal) {
+    this.addEventListener("change", () => {
+      for (const box of element.querySelectorAll(".card-box")) box.checked = this.has(split, Number(box.dataset.id));
+    }, { signal });
   }
 
-  /** Return Python code for the selected examples of a split, and for all others. */
-  code(split, ids = this.ids(split)) {
-    const pattern = "{split!r}";
-    const { code } = this.context.overview;
-    const at = code.lastIndexOf(pattern);
-    const opened = at < 0 ? code : code.slice(0, at) + pythonString(split) + code.slice(at + pattern.length);
-    const start = opened === "ds" ? ["import numpy as np", ""]
-      : ["import numpy as np", "", "import covey", "", `ds = ${opened}`];
-    return [...start, `ids = [${ids.join(", ")}]`, "examples = ds[ids]  # the selection",
-      "rest = ds.select(np.setdiff1d(range(len(ds)), ids))  # all others, to train on or covey.write()", ""].join("\n");
+  /** Return Python code for examples of a split, and for all others. */
+  code(split, ids) {
+    const { code } = this.context.overview.splits.find((each) => each.name === split);
+    const open = code === "ds" ? [] : ["import covey", "", `ds = ${code}`];
+    return ["import numpy as np", "", ...open, `ids = [${ids.join(", ")}]`, "examples = ds[ids]  # the selection",
+      "rest = ds.select(np.setdiff1d(range(len(ds)), ids))  # without it: to train on, or for covey.write()", "",
+    ].join("\n");
   }
 
   /** Return the bar of a selection: number, export and clear. It is updated until `signal` is aborted. */
   bar(split, signal) {
     const status = h("strong", {});
-    const element = h(
-      "div",
-      { class: "selection-bar", role: "group", "aria-label": "Selection" },
-      status,
-      h("button", { type: "button", dataset: { action: "export" }, onclick: () => this.openExport(split) }, "Export…"),
-      h("button", { type: "button", dataset: { action: "clear" }, onclick: () => this.clear(split) }, "Clear"),
-    );
+    const element = h("div", { class: "selection-bar", role: "group", "aria-label": "Selection" }, status,
+      button("Export…", () => this.openExport(split), { "data-action": "export" }),
+      button("Clear", () => this.clear(split), { "data-action": "clear" }));
     const update = () => {
-      element.hidden = this.count(split) === 0;
-      status.textContent = `${countOf(this.count(split), "example")} selected`;
+      const count = this.set(split).size;
+      element.hidden = count === 0;
+      status.textContent = `${countOf(count, "example")} selected`;
     };
     this.addEventListener("change", update, { signal });
     update();
@@ -124,41 +77,41 @@ export class Selection extends EventTarget {
 
   /** Open the export of a selection. */
   openExport(split) {
-    const ids = this.ids(split);
-    const name = `${split.replace(/[^\w.-]+/g, "_") || "examples"}-${ids.length}`;
-    const note = h("p", { class: "muted", role: "status" });
+    const ids = [...this.set(split)].sort((a, b) => a - b);
     const code = this.code(split, ids);
-    const first = this.code(split, ids.slice(0, MAX_SHOWN_IDS)).replace("]\n", ", …]\n");
-    const short = ids.length > MAX_SHOWN_IDS ? first : code;
-    const lines = () => ids.map((id) => `${id}\n`).join("");
-    const saveIds = () => download(new Blob([lines()], { type: "text/plain" }), `${name}.txt`);
-    const copyCode = async () => {
-      note.textContent = (await copy(code)) ? "Copied." : "The browser does not allow it; copy the code above.";
+    const note = h("p", { class: "muted", role: "status" });
+    const save = () => {
+      const href = URL.createObjectURL(new Blob([ids.map((id) => `${id}\n`).join("")], { type: "text/plain" }));
+      h("a", { href, download: `${split.replace(/[^\w.-]+/g, "_") || "examples"}-${ids.length}.txt` }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 10_000);
     };
-    const dialog = h(
-      "dialog",
-      { class: "dialog", "aria-label": "Export of the selection", dataset: { dialog: "export" } },
-      h("div", { class: "dialog-head" }, h("h2", {}, `Export ${countOf(ids.length, "example")}`),
-        h("button", { type: "button", onclick: () => dialog.close() }, "Close")),
-      h("div", { class: "controls" },
-        h("button", { type: "button", dataset: { action: "ids" }, onclick: saveIds }, "Ids (text file)"),
-        h("button", { type: "button", dataset: { action: "code" }, onclick: copyCode }, "Copy Python code")),
-      h("pre", { class: "code", tabindex: 0, "aria-label": "Python code" }, short),
-      note,
-    );
-    showModal(dialog);
+    const copy = () => navigator.clipboard.writeText(code).then(
+      () => { note.textContent = "Copied."; },
+      () => { note.textContent = "The browser does not allow it; copy the code above."; });
+    const short = this.code(split, ids.slice(0, MAX_SHOWN_IDS)).replace("]\n", ", …]\n");
+    openDialog("export", `Export ${countOf(ids.length, "example")}`, [], h("div", { class: "dialog-body" },
+      h("p", {}, "The code has the selected examples, and all others: leave mislabelled ones out with its last line."),
+      h("div", { class: "controls" }, button("Ids (text file)", save, { "data-action": "ids" }),
+        button("Copy Python code", copy, { "data-action": "code" })),
+      h("pre", { class: "code", tabindex: 0, "aria-label": "Python code" }, ids.length > MAX_SHOWN_IDS ? short : code),
+      note));
   }
 }
 
 /** Show a dialog, and remove it when it is closed, or when another view is shown. */
-export function showModal(dialog) {
+export function openDialog(name, title, tools, body) {
+  const heading = h("h2", { tabindex: -1 }, title);
   const close = () => dialog.close();
+  const dialog = h("dialog", { class: "dialog", "aria-label": title, dataset: { dialog: name } },
+    h("div", { class: "dialog-head" }, heading, h("div", { class: "controls" }, tools, button("Close", close))), body);
   dialog.addEventListener("close", () => {
     window.removeEventListener("hashchange", close);
     dialog.remove();
   });
-  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // the backdrop
+  dialog.addEventListener("click", (event) => event.target === dialog && close()); // the backdrop
   window.addEventListener("hashchange", close);
   document.body.append(dialog);
   dialog.showModal();
+  heading.focus();
+  return { dialog, heading };
 }
