@@ -31,10 +31,10 @@ CLASSES = 40
 
 PAGES = {
     "overview": "#/overview",
-    "classes": "#/classes?order=most",
+    "classes": "#/classes",
     "examples": "#/examples?size=96",
     "batches": "#/batches?classes_per_batch=8&examples_per_class=6&seed=7&step=1000000000000",
-    "embeddings": "#/embeddings",
+    "embeddings": "#/embeddings?colour=letter",
 }
 """The URL of each picture."""
 

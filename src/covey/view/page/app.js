@@ -58,11 +58,6 @@ class Context {
     return found;
   }
 
-  /** Return the parameter of a URL for a split: none if there is one split. */
-  splitOf(name) {
-    return this.overview.splits.length > 1 ? name : null;
-  }
-
   /** Return the field that chooses the split of a view; null if there is one. */
   splitChoice(view, split) {
     const names = this.overview.splits.map(({ name }) => [name, display(name, 60)]);

@@ -64,7 +64,7 @@ export async function show(root, parameters, context, signal) {
   async function load() {
     settings.set("step", step);
     settings.set("size", size === DEFAULT_SIZE ? "" : size);
-    context.replace("batches", { split: context.splitOf(split.name), ...settings.values }, signal);
+    context.replace("batches", { split: split.name, ...settings.values }, signal);
     loading.abort();
     loading = new AbortController();
     const mine = loading.signal;
@@ -74,7 +74,6 @@ export async function show(root, parameters, context, signal) {
       bar.update(batch);
       fill(notes, batch.warnings.map((text) => h("p", { class: "muted warning" }, display(text, 500))));
       showRanks(mine);
-      announce(batch);
       const { at } = await getJson("coverage", { ...settings.parameters(), step }, mine);
       coverage.textContent = describeCoverage(batch.step, at);
     } catch (error) {
@@ -109,10 +108,6 @@ export async function show(root, parameters, context, signal) {
     ranks.append(h("p", { class: "muted batch-more" },
       `The first ${formatNumber(MAX_CELLS)} of ${countOf(total, "example")} of ${countOf(batch.world_size, "rank")}.`));
   }
-
-  const announce = debounce((shown) => {
-    if (!signal.aborted) context.announce(`Step ${shown.step}, epoch ${shown.epoch}`);
-  }, 400);
 
   fillFields();
   context.selection.follow(ranks, split.name, signal);
@@ -156,7 +151,7 @@ function stepBar(onchange) {
       if (value !== null) onchange(value);
     },
   });
-  const about = h("span", { class: "muted" });
+  const about = h("span", { class: "muted", role: "status" });
   const move = (text, label, change, keys = null) =>
     button(text, () => onchange(now + change()), { "aria-label": label, title: label, "aria-keyshortcuts": keys });
   const setProblem = (isWrong) => {

@@ -35,7 +35,7 @@ export async function show(root, parameters, context, signal) {
   context.selection.follow(scroller, split.name, signal);
 
   function update() {
-    context.replace("classes", { split: context.splitOf(split.name), query: search.value }, signal);
+    context.replace("classes", { split: split.name, query: search.value }, signal);
     positions = table.search(search.value);
     grid.clear(true);
     grid.setCount(positions.length);
@@ -67,8 +67,9 @@ function classRow(context, split, table, position, most, signal) {
 /** Load as many examples of a class as there is room for. */
 async function fillStrip(strip, context, split, id, signal) {
   const ids = new FoundIds({ split, class: id }, () => {}, signal);
-  const found = await ids.all(Math.max(1, Math.floor(strip.clientWidth / (ITEM * context.cellRatio + 6))));
-  if (signal.aborted) return;
+  const room = Math.max(1, Math.floor(strip.clientWidth / (ITEM * context.cellRatio + 6)));
+  const found = await ids.all(room).catch((error) => fill(strip, !signal.aborted && errorBox(error)) && []);
+  if (signal.aborted || !found.length) return;
   const options = { size: ITEM * context.cellRatio, hasClass: false,
     onopen: (each) => openExample(context, split, each, { ids: knownIds(found) }) };
   fill(strip, found.map((each) => h("div", { class: "strip-cell" },

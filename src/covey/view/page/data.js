@@ -48,7 +48,7 @@ async function send() {
     const { examples } = await getJson("examples", { split, ids: batch.map(([, { id }]) => id).join() });
     const found = new Map(examples.map((each) => [each.id, each]));
     keepExamples(split, examples);
-    find = (id) => found.get(id);
+    find = (id) => found.get(id) ?? { id, error: "the server did not return it" };
   } catch (error) {
     find = (id) => ({ id, error: error.message }); // of the request: the example may be loaded later
   }

@@ -12,7 +12,7 @@ const PANELS = { examples: "Examples", neighbours: "Neighbours", mislabelled: "L
 const LEAST_SHARE = 0.5; // of the neighbours that have another class
 const DEFAULT_NEIGHBOURS = 10;
 const MAX_NAMES = 24; // in the legend
-const MAX_HUES = 1 << 12;
+const MAX_HUES = 256;
 const KEYS = "Drag to pan, wheel to zoom, shift and drag to draw a lasso, click for the nearest neighbours. "
   + "Keys: arrows pan, + and - zoom, 0 shows all, Enter picks the point at the centre.";
 
@@ -52,18 +52,18 @@ export async function show(root, parameters, context, signal) {
 
   /** Return the colour and the level of each point. */
   function paint() {
-    const styles = new Uint8Array(4 * points.x.length);
+    const styles = new Uint32Array(points.x.length);
     const grey = rgb("var(--strong-line)");
-    const colours = colouring && Array.from({ length: Math.min(colouring.count, MAX_HUES) }, (_, code) =>
-      rgb(hue(code, colouring.count)));
-    for (let i = 0; i < points.x.length; i += 1) {
+    const count = colouring?.count ?? 0;
+    const colours = Array.from({ length: Math.min(count, MAX_HUES) }, (_, code) => rgb(hue(code, count)));
+    for (let i = 0; i < styles.length; i += 1) {
       const code = colouring?.codes[i];
-      styles.set(colours && code < colouring.count ? colours[code % MAX_HUES] : grey, 4 * i);
-      styles[4 * i + 3] = chosen === null ? NORMAL : code === chosen ? LARGE : FAINT;
+      const level = chosen === null ? NORMAL : code === chosen ? LARGE : FAINT;
+      styles[i] = (code < count ? colours[code % MAX_HUES] : grey) + level;
     }
     const mark = (ids, colour, level) => {
-      const found = rgb(colour);
-      for (const id of ids) if (id % stride === 0) styles.set([...found, level], (4 * id) / stride);
+      const found = rgb(colour) + level;
+      for (const id of ids) if (id % stride === 0) styles[id / stride] = found;
     };
     mark(context.selection.set(split), "var(--accent)", LARGE);
     if (state.panel === "neighbours") mark(marked, "var(--second)", LARGE);

@@ -41,11 +41,12 @@ export async function show(root, parameters, context, signal) {
   if (split.error) return void fill(root, heading, splits, errorBox(split.error));
   root.classList.add("view-fixed");
   const { features } = context.overview;
+  const usual = isTabular(context.overview) ? "table" : "grid";
   const searched = features.filter(({ operators }) => operators.length > 0);
   const state = {
     class: parameters.class ?? null,
     where: parseConditions(parameters.where, searched),
-    view: choiceOf("view", parameters.view, ["grid", "table"], isTabular(context.overview) ? "table" : "grid"),
+    view: choiceOf("view", parameters.view, ["grid", "table"], usual),
     size: sizeOf(parameters),
     example: null,
   };
@@ -76,8 +77,8 @@ export async function show(root, parameters, context, signal) {
   function set(name, value) {
     state[name] = value;
     context.replace("examples", {
-      split: context.splitOf(split.name), class: state.class, where: conditions(),
-      view: state.view === (isTabular(context.overview) ? "table" : "grid") ? null : state.view,
+      split: split.name, class: state.class, where: conditions(),
+      view: state.view === usual ? null : state.view,
       size: state.size === DEFAULT_SIZE ? null : state.size, example: state.example,
     }, signal);
   }

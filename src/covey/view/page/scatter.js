@@ -22,17 +22,17 @@ export const FAINT = 0, NORMAL = 1, LARGE = 2, HUGE = 3;
 const VERTEX = `#version 300 es
 in float x;
 in float y;
-in vec4 style; // colour, and the level of prominence / 255
+in vec4 style; // the level of prominence / 255, and the colour
 uniform vec2 centre;
 uniform vec2 scale;
 uniform float size;
 uniform float opacity;
 out vec4 colour;
 void main() {
-  int level = int(style.a * 255.0 + 0.5);
+  int level = int(style.r * 255.0 + 0.5);
   gl_Position = vec4((vec2(x, y) - centre) * scale, -float(level) / 8.0, 1.0);
   gl_PointSize = level < ${LARGE} ? size : max(size * 1.5, float(level) * 5.0);
-  colour = vec4(style.rgb, level == ${FAINT} ? 0.15 : level == ${NORMAL} ? opacity : 1.0);
+  colour = vec4(style.gba, level == ${FAINT} ? 0.15 : level == ${NORMAL} ? opacity : 1.0);
 }`;
 
 const FRAGMENT = `#version 300 es
@@ -46,14 +46,15 @@ void main() {
 
 const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 
-/** Return red, green and blue of a CSS colour. */
+/** Return red, green and blue of a CSS colour, as the upper bytes of an integer. */
 export function rgb(colour) {
   const probe = h("span", { style: { color: colour } });
   document.body.append(probe); // variables have their values in the page only
   pen.fillStyle = getComputedStyle(probe).color;
   probe.remove();
   pen.fillRect(0, 0, 1, 1);
-  return [...pen.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+  const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
+  return ((blue << 24) | (green << 16) | (red << 8)) >>> 0;
 }
 
 /** Return the CSS colour of one of `count` values: hues of equal lightness, far apart. */
@@ -77,8 +78,8 @@ function isInside(polygon, x, y) {
  * A point cloud.
  *
  * Args: `x`, `y` (Float32Array), and options `label`, `describe(index)` (text about a point),
- * `announce(text)`, `onpick(index)`, `onlasso(indices)`, `paint()` (returns 4 bytes for each point: its
- * colour and its level), `signal`. The state of `element` (in its dataset) is "ready" or "unavailable".
+ * `announce(text)`, `onpick(index)`, `onlasso(indices)`, `paint()` (returns `rgb` plus the level of
+ * each point, a Uint32Array), `signal`. The state of `element` (in its dataset) is "ready" or "unavailable".
  */
 export class Scatter {
   constructor(x, y, options) {
@@ -93,9 +94,9 @@ export class Scatter {
     this.element = h("div", { class: "cloud", dataset: { state: "ready" } }, this.canvas,
       h("svg", { class: "cloud-lasso", "aria-hidden": "true" }, this.outline), this.tip,
       h("div", { class: "cloud-cross", "aria-hidden": "true" }));
-    const bounds = (values) => values.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)],
-      [Infinity, -Infinity]);
-    [[this.left, this.right], [this.bottom, this.top]] = x.length ? [bounds(x), bounds(y)] : [[0, 0], [0, 0]];
+    const least = (values) => values.reduce((low, each) => Math.min(low, each), Infinity);
+    const most = (values) => values.reduce((high, each) => Math.max(high, each), -Infinity);
+    Object.assign(this, { left: least(x), right: most(x), bottom: least(y), top: most(y) });
     this.gl = this.canvas.getContext("webgl2", { antialias: false, preserveDrawingBuffer: true });
     if (!this.gl) {
       this.element.dataset.state = "unavailable";
