@@ -32,16 +32,7 @@ from covey.plan import state as loader_state
 from covey.plan.balanced import BatchKey
 from covey.plan.epochs import Remainder
 from covey.schema.pixels import Crop
-from covey.view.media import (
-    Side,
-    as_pixels,
-    columns_of,
-    describe,
-    encode_png,
-    flat_values,
-    plot,
-    resize,
-)  # fmt: skip
+from covey.view import media
 from covey.view.session import Ids, RequestError, Session, integer, parse_json, read_parts
 
 Kind = Literal["balanced", "shuffled", "sequential"]
@@ -381,7 +372,7 @@ def batch_rows(
     step: int = 0,
     rank: int = 0,
     rows: Annotated[int, integer(1)] = MAX_BATCH,
-    side: Side = 128,
+    side: media.Side = 128,
 ) -> Iterator[dict[str, Any]]:
     """Yield the number of rows of x, then each row: images, and descriptions and plots of values.
 
@@ -437,7 +428,7 @@ def _build(built: BatchFormat, drawn: Drawn, rows: Ids) -> dict[str, Any]:
     except Exception as error:  # of a function of the caller
         raise RequestError(f"{type(error).__name__}: {error}") from error
     if built.augmenter or built.batch_transform:
-        columns = columns_of(batch)
+        columns = media.columns_of(batch)
         if isinstance(batch, tuple) and len(columns) > 1:
             columns.pop("y", None)
         return columns
@@ -468,21 +459,21 @@ def _chunk_rows(built: BatchFormat) -> int:
 def _show(value: Any, side: int) -> dict[str, Any]:
     """Return a value of a row as an image, or as a description and a plot."""
     value = np.asarray(value) if isinstance(value, np.generic) else value
-    numbers, is_array = flat_values(value), isinstance(value, np.ndarray)
+    numbers, is_array = media.flat_values(value), isinstance(value, np.ndarray)
     dtype = "str" if numbers.dtype.kind in "OSU" else str(numbers.dtype)
     found: dict[str, Any] = {"dtype": dtype, "shape": list(value.shape) if is_array else None}
-    pixels = as_pixels(value)
+    pixels = media.as_pixels(value)
     if pixels is not None:
-        data = base64.b64encode(encode_png(resize(pixels, side))).decode()
+        data = base64.b64encode(media.encode_png(media.resize(pixels, side))).decode()
         return {**found, "image": f"data:image/png;base64,{data}"}
     if numbers.dtype.kind in "iuf" and numbers.size:
         found |= {"low": np.fmin.reduce(numbers), "high": np.fmax.reduce(numbers)}
-    return {**found, "text": _text(value)[:_MAX_TEXT], "plot": plot(value)}
+    return {**found, "text": _text(value)[:_MAX_TEXT], "plot": media.plot(value)}
 
 
 def _text(value: Any) -> str:
     """Return a short description of a value: the first rows if it is ragged."""
     if not isinstance(value, RaggedArray):
-        return describe(value)
+        return media.describe(value)
     rows = [_text(row) for row in value[:_SHOWN_ROWS]]
     return f"[{', '.join(rows)}{', ...' if len(value) > len(rows) else ''}]"

@@ -340,15 +340,9 @@ def points(session: Session) -> dict[str, Any]:
     positions = np.full(len(ids), NO_CLASS, np.uint32)
     if dataset.label is not None:
         positions[:] = class_positions(dataset, ids)
-    return {
-        "split": embeddings.split,
-        "label": dataset.label,
-        "total": embeddings.points,
-        "dimensions": embeddings.dimensions,
-        "is_cosine": embeddings.is_cosine,
-        "position": positions,
-        **found,
-    }
+    about = {name: getattr(embeddings, name) for name in ("split", "dimensions", "is_cosine")}
+    total = {"total": embeddings.points, "label": dataset.label, "position": positions}
+    return {**about, **total, **found}
 
 
 def colours(session: Session, feature: str) -> dict[str, Any]:

@@ -6,8 +6,8 @@ whose ``kind`` is ``"image"``, ``"audio"``, ``"bytes"``, ``"array"``, ``"ragged"
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -95,7 +95,9 @@ class Condition:
         if self.operator not in allowed:
             limits = f"op must be one of {', '.join(allowed)}" if allowed else "it has no search"
             raise RequestError(f"{self.name[:100]!r} is {feature.summary}; {limits}")
-        if not (self._is_text(feature) or self.operator == "nan" or _is_number(self.value)):
+        if not (
+            self._is_text(feature) or self.operator == "nan" or _number(self.value) is not None
+        ):
             raise RequestError(f"value is {self.value[:40]!r}; must be a number")
 
     def _is_text(self, feature: Feature) -> bool:
@@ -167,31 +169,23 @@ def compare(values: NDArray[Any], operator: str, text: str) -> NDArray[np.bool_]
     """
     if operator == "nan":
         return np.asarray(np.isnan(values))
-    wanted: Any
+    wanted: Any = _number(text)
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
             wanted = values.dtype.type(text)
-    else:
-        wanted = _number(text)
-    if operator == "equals":
-        return np.asarray(values == wanted)
-    return np.asarray(values < wanted if operator == "less" else values > wanted)
+    compared = {"equals": np.equal, "less": np.less, "greater": np.greater}[operator]
+    return np.asarray(compared(values, wanted))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return not math.isnan(float(text))
-    except ValueError:
-        return False
-
-
-def _number(text: str) -> float:
-    """Return a number; an integer if it is one, which a float may not represent."""
+def _number(text: str) -> float | None:
+    """Return a number, an integer if it is one; None if it is not a number."""
     try:
         return int(text)
     except ValueError:
-        number = float(text)
-        return int(number) if number.is_integer() else number
+        with suppress(ValueError):
+            number = float(text)
+            return int(number) if number.is_integer() else number if number == number else None
+    return None
 
 
 def parse_conditions(name: str, text: str) -> list[Condition]:

@@ -112,14 +112,10 @@ def _describe_embeddings(session: Session) -> dict[str, Any] | None:
 def _describe_loader(session: Session) -> dict[str, Any] | None:
     if session.loader is None:
         return None
-    plan = session.loader.plan
+    plan, step = session.loader.plan, session.loader.step
     names = ("classes_per_batch", "examples_per_class", "seed", "world_size", "mode")
-    return {
-        "plan": repr(plan),
-        "kind": type(plan).__name__,
-        "step": session.loader.step,
-        **{name: getattr(plan, name, None) for name in names},
-    }
+    options = {name: getattr(plan, name, None) for name in names}
+    return {"plan": repr(plan), "kind": type(plan).__name__, "step": step, **options}
 
 
 def _first(session: Session) -> dict[str, Any] | None:

@@ -40,7 +40,6 @@ IFRAME_HEIGHT = 720
 LOOPBACK = "127.0.0.1"
 MAX_RUNNING = 8
 """Maximum number of requests that are answered at the same time; each may need memory."""
-MAX_BODY_BYTES = 2 << 20
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -315,7 +314,7 @@ class View(ForkAware):
             try:
                 query = dict(request.query_params)
                 if request.method == "POST":
-                    query["body"] = await _read_body(request)
+                    query["body"] = (await request.body()).decode(errors="replace")
                 first, rest = await in_thread(self._executor, self._call, function, query)
                 if rest is None:
                     return Response(first.data, media_type=first.content_type)
@@ -366,7 +365,9 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     check_int("port", port, 0, 65535, error=DatasetError)
     try:
-        return socket.create_server((host, port), family=family, backlog=128)
+        bound = socket.create_server((host, port), family=family, backlog=128)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # also of connections
+        return bound
     except OSError as error:
         raise DatasetError(
             f"cannot bind to {host}: {error.strerror or error}",
@@ -386,15 +387,6 @@ def _find_origin_problem(request: Any) -> str | None:
     if is_own and headers.get("origin", own) == own:
         return None
     return "the request is from another site"
-
-
-async def _read_body(request: Any) -> str:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(f"the body is longer than {MAX_BODY_BYTES:,} bytes", 413)
-    return body.decode(errors="replace")
 
 
 def _handle(request: Any, error: Any) -> Any:

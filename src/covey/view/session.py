@@ -9,8 +9,8 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,7 +23,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-)  # fmt: skip
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,7 @@ class RequestError(CoveyError):
         self.status = status
 
 
+@dataclass(eq=False)
 class Session:
     """The open splits of a dataset; used by all threads of a server.
 
@@ -75,31 +76,23 @@ class Session:
         kind: Format of the dataset.
         label: Label feature; None for the label of the dataset.
         loader: The loader whose batches are shown; None for batches with options of the page.
+        embeddings: A vector for each example of a split.
     """
 
-    def __init__(
-        self,
-        title: str,
-        splits: tuple[str, ...],
-        open_split: Callable[[str, str | None], Dataset],
-        *,
-        path: str | None = None,
-        kind: str = "dataset",
-        label: str | None = None,
-        loader: Loader | None = None,
-    ) -> None:
-        self.title = title
-        self.splits = splits
-        self.path = path
-        self.kind = kind
-        self.label = label
-        self.loader = loader
-        self.embeddings: Embeddings | None = None
+    title: str
+    splits: Sequence[str]
+    open_split: Callable[[str, str | None], Dataset]
+    path: str | None = None
+    kind: str = "dataset"
+    label: str | None = None
+    loader: Loader | None = None
+    embeddings: Embeddings | None = None
+
+    def __post_init__(self) -> None:
         self.plan = lru_cache(MAX_PLANS)(lambda dataset, options: options.make_quietly(dataset))
         """Function that returns the plan of a dataset for some options."""
         self.states: dict[str, Plan] = {}
         """Plans of pasted states by their digests."""
-        self._open_split = open_split
         self._datasets: dict[str, Dataset] = {}
         self._opened: list[Dataset] = []
         self._lock = threading.RLock()
@@ -132,16 +125,10 @@ class Session:
                 path, split=name, label=label, storage_options=storage_options, progress=progress
             )
 
-        layout = find_layout(path, storage_options=storage_options)
-        names = sorted(layout.splits, key=lambda name: name != "train")
-        return cls(
-            shown(str(path)),
-            tuple(names if split is None else [split]),
-            open_split,
-            path=shown(str(path)),
-            kind=layout.kind,
-            label=label,
-        )
+        layout, name = find_layout(path, storage_options=storage_options), shown(str(path))
+        names = sorted(layout.splits, key=lambda each: each != "train")
+        splits = names if split is None else [split]
+        return cls(name, splits, open_split, path=name, kind=layout.kind, label=label)
 
     @classmethod
     def of_dataset(cls, dataset: Dataset, loader: Loader | None = None) -> Session:
@@ -158,14 +145,12 @@ class Session:
 
     def open(self, split: str | None = None) -> Dataset:
         """Return a split, which is opened on first use; the first one by default."""
-        if not self.splits:
-            raise RequestError("the dataset has no splits", 404)
-        name = split or self.splits[0]
+        name = split or next(iter(self.splits), "")
         if name not in self.splits:
             raise RequestError(f"there is no split {name[:100]!r}", 404)
         with self._lock:
             if name not in self._datasets:
-                self._datasets[name] = self._open_split(name, self.label)
+                self._datasets[name] = self.open_split(name, self.label)
                 self._opened.append(self._datasets[name])
             return self._datasets[name]
 
@@ -187,12 +172,9 @@ class Session:
 
     def candidates(self) -> list[str]:
         """Return the features that can be the label, if there is none."""
-        if self.path is None or not self.splits:
+        if self.path is None or self.open().label is not None:
             return []
-        dataset = self.open()
-        if dataset.label is not None:
-            return []
-        return [name for name, feature in dataset.features.items() if can_be_label(feature)]
+        return [name for name, kind in self.open().features.items() if can_be_label(kind)]
 
     def set_label(self, label: str) -> None:
         """Open all splits again with a label when they are requested."""
