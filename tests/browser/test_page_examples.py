@@ -81,7 +81,7 @@ def test_the_size_is_in_the_url(visit):
 
 
 def test_the_table(visit):
-    """A row for each example, a column for each feature; for texts and numbers, it is shown first."""
+    """A row for each example; for strings and numbers, it is shown first."""
     page = visit("uneven", "#/examples")
     wait_ids(page, range(8), 60)
     assert page.texts(".table-head > span") == ["Id", "x", "species"]

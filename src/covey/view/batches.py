@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import RaggedArray
-from covey.classes import SmallClasses, collect_warnings
 from covey.dataset.combine import hash_classes
 from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError, FeatureError, PlanError, check_int
@@ -31,6 +30,7 @@ from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
 from covey.plan import state as loader_state
 from covey.plan.balanced import BatchKey
 from covey.plan.epochs import Remainder
+from covey.plan.weights import SmallClasses, collect_warnings
 from covey.schema.pixels import Crop
 from covey.view import media
 from covey.view.session import Ids, RequestError, Session, integer, parse_json, read_parts

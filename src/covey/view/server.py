@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from covey._fork import ForkAware
 from covey.errors import CoveyError, DatasetError, check_int, escape, import_extra
+from covey.storage.driver import ForkAware
 from covey.view import batches, embeddings, examples, media, overview
 from covey.view.session import RequestError, Session, arguments, parse_json
 
