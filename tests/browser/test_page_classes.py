@@ -54,6 +54,7 @@ def test_a_million_classes(visit):
     page.one(".class-row a").send_keys(Keys.END)
     page.wait(lambda: "999999" in names(page))
     assert page.focused().text == "999999"
+    assert len(page.all(".class-row")) < 40  # those in view
     page.press(Keys.ARROW_UP)
     page.wait(lambda: page.focused().text == "999998")
     page.press(Keys.PAGE_UP)
@@ -64,33 +65,6 @@ def test_a_million_classes(visit):
     page.set("input[name=query]", "12345")
     page.wait(lambda: names(page)[:2] == ["12345", "112345"])
     page.see("20 of 1,000,000 classes")
-
-
-def test_the_list_draws_the_rows_in_view(visit):
-    """40 movements of the scroll bar: the number of rows does not grow, and none is missing."""
-    page = visit("million", "#/classes")
-    page.wait(lambda: page.all(".class-row"))
-    counts = page.driver.execute_async_script("""
-        const done = arguments[0];
-        const list = document.querySelector(".class-list");
-        const counts = [];
-        function step(number) {
-          if (number === 40) return done(counts);
-          list.scrollTop += 997;
-          // The list is drawn in the next frame, which is measured in the one after it.
-          requestAnimationFrame(() => requestAnimationFrame(() => {
-            const { top, bottom } = list.getBoundingClientRect();
-            const rows = [...document.querySelectorAll(".class-row")]
-              .map((each) => each.getBoundingClientRect());
-            const isFirst = rows.some((each) => each.top <= top + 1);
-            const isLast = rows.some((each) => each.bottom >= bottom - 1);
-            counts.push(isFirst && isLast ? rows.length : 0);
-            step(number + 1);
-          }));
-        }
-        step(0);
-    """)
-    assert 0 < min(counts) <= max(counts) < 40
 
 
 def test_hostile_and_empty_names(visit):
