@@ -24,83 +24,103 @@ function parseStep(text) {
 /** Show the view. */
 export async function show(root, parameters, context, signal) {
   const split = context.split(parameters);
-  const heading = h("h2", { class: "visually-hidden" }, "Batches");
   if (split.error || !split.records) {
     const text = split.error ? errorBox(split.error) : h("p", { class: "muted" }, "The split has no examples.");
-    return void fill(root, heading, context.splitChoice("batches", split.name), text);
+    return void fill(root, h("h2", {}, "Batches"), context.splitChoice("batches", split.name), text);
   }
-  const settings = new Settings(parameters, context, split);
   if (parameters.step && parseStep(parameters.step) === null) throw new Error(`The step in the URL ${INVALID_STEP}.`);
-  let step = parseStep(settings.get("step")) ?? Number(context.overview.loader?.step ?? 0);
-  let size = sizeOf(parameters, DEFAULT_SIZE);
-  let batch = null;
-  let loading = new AbortController();
-  signal.addEventListener("abort", () => loading.abort());
+  await new BatchesView(root, parameters, context, split, signal).load();
+}
 
-  const first = h("span", { class: "controls" });
-  const more = h("div", { class: "controls" });
-  const notes = h("div", { class: "batch-notes" });
-  const ranks = h("div", { class: "batch-ranks", style: { "--cell": `${size}px`, "--wide": context.cellRatio } });
-  const bar = stepBar((value) => go(value));
-  const coverage = h("p", { class: "muted", role: "status" });
-
-  function fillFields() {
-    const fields = settingFields(settings, (name) => {
-      if (["plan", "x", "state"].includes(name)) fillFields();
-      load();
+class BatchesView {
+  constructor(root, parameters, context, split, signal) {
+    Object.assign(this, { context, split, signal, batch: null, size: sizeOf(parameters, DEFAULT_SIZE) });
+    this.settings = new Settings(parameters, context, split);
+    this.step = parseStep(this.settings.get("step")) ?? Number(context.overview.loader?.step ?? 0);
+    this.loading = new AbortController();
+    signal.addEventListener("abort", () => this.loading.abort());
+    this.first = h("span", { class: "controls" });
+    this.more = h("div", { class: "controls" });
+    this.notes = h("div", { class: "batch-notes" });
+    this.coverage = h("p", { class: "muted", role: "status" });
+    this.bar = stepBar((value) => this.go(value));
+    this.bar.setStep(this.step);
+    this.ranks = h("div", { class: "batch-ranks",
+      style: { "--cell": `${this.size}px`, "--wide": context.cellRatio } });
+    const resized = debounce(() => this.load(), 300);
+    const zoom = zoomControl(this.size, (size) => {
+      this.size = size;
+      this.ranks.style.setProperty("--cell", `${size}px`);
+      resized();
     });
-    fill(first, fields.first);
-    fill(more, fields.more);
+    const state = statePanel(this.settings, signal, (found) => {
+      this.settings.set("state", found.state);
+      this.fillFields();
+      this.go(Number(found.step));
+    });
+    this.fillFields();
+    context.selection.follow(this.ranks, split.name, signal);
+    document.addEventListener("keydown", (event) => this.onKey(event), { signal });
+    fill(root, h("h2", { class: "visually-hidden" }, "Batches"), this.bar.element,
+      h("div", { class: "controls" }, this.first, zoom,
+        h("details", { class: "more" }, h("summary", {}, "More"), this.more)),
+      context.selection.bar(split.name, signal), this.notes, this.ranks, this.coverage, state);
   }
 
-  function go(value) {
-    const last = batch ? Math.min(Number(batch.last_step), Number.MAX_SAFE_INTEGER) : Number.MAX_SAFE_INTEGER;
-    step = Math.max(0, Math.min(value, last));
-    bar.setStep(step);
-    load();
+  fillFields() {
+    const { first, more } = settingFields(this.settings, (name) => {
+      if (["plan", "x", "state"].includes(name)) this.fillFields();
+      this.load();
+    });
+    fill(this.first, first);
+    fill(this.more, more);
+  }
+
+  go(value) {
+    const last = Math.min(Number(this.batch?.last_step ?? Infinity), Number.MAX_SAFE_INTEGER);
+    this.step = Math.max(0, Math.min(value, last));
+    this.bar.setStep(this.step);
+    this.load();
+  }
+
+  /** Arrow keys change the step; they belong to fields and dialogs, if they have the focus. */
+  onKey(event) {
+    const isTaken = event.target.closest?.("input, select, textarea, dialog, audio");
+    if (isTaken || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    event.preventDefault();
+    this.go(this.step + (event.key === "ArrowRight" ? 1 : -1) * (event.shiftKey ? 10 : 1));
   }
 
   /** Keep the settings in the URL, and show their batch. */
-  async function load() {
+  async load() {
+    const { settings, split, step } = this;
     settings.set("step", step);
-    settings.set("size", size === DEFAULT_SIZE ? "" : size);
-    context.replace("batches", { split: split.name, ...settings.values }, signal);
-    loading.abort();
-    loading = new AbortController();
-    const mine = loading.signal;
+    settings.set("size", this.size === DEFAULT_SIZE ? "" : this.size);
+    this.context.replace("batches", { split: split.name, ...settings.values }, this.signal);
+    this.loading.abort();
+    this.loading = new AbortController();
+    const { signal } = this.loading;
     try {
-      const found = await getJson("batch", { ...settings.parameters(), step }, mine);
-      batch = found;
-      bar.update(batch);
-      fill(notes, batch.warnings.map((text) => h("p", { class: "muted warning" }, display(text, 500))));
-      showRanks(mine);
-      const { at } = await getJson("coverage", { ...settings.parameters(), step }, mine);
-      coverage.textContent = describeCoverage(batch.step, at);
+      this.batch = await getJson("batch", { ...settings.parameters(), step }, signal);
+      this.bar.update(this.batch);
+      fill(this.notes, this.batch.warnings.map((text) => h("p", { class: "muted warning" }, display(text, 500))));
+      this.showRanks(signal);
+      const { at } = await getJson("coverage", { ...settings.parameters(), step }, signal);
+      this.coverage.textContent = describeCoverage(step, at);
     } catch (error) {
-      if (mine.aborted) return;
-      fill(notes, errorBox(error));
-      fill(ranks);
+      if (signal.aborted) return;
+      fill(this.notes, errorBox(error));
+      for (const each of [this.ranks, this.coverage]) fill(each);
     }
   }
 
-  function showRanks(mine) {
+  showRanks(signal) {
+    const { batch, ranks } = this;
     let left = MAX_CELLS;
-    const isMany = batch.world_size > 1;
     fill(ranks);
     for (const rank of batch.ranks) {
-      if (left <= 0) break;
-      const { rows, cells } = batchRows(split.name, rank, left);
-      const name = isMany ? `Rank ${rank.rank}` : "Batch";
-      const body = h("div", { class: "batch-rows", style: { "--count": batch.examples_per_class ?? 1000 } }, rows);
-      const about = rank.batch === null ? "has no batch in this step"
-        : `batch ${formatNumber(rank.batch)}, from row ${rank.row}`;
-      ranks.append(h("section", { class: "batch-rank", "aria-label": name, dataset: { rank: rank.rank } },
-        isMany && h("h3", {}, `${name} `, h("span", { class: "muted small" }, about)), body));
-      if (Number(settings.get("x")) === 1 && rank.batch !== null) {
-        const side = Math.min(1024, Math.ceil(size * window.devicePixelRatio));
-        const wanted = { ...settings.parameters(true), step, rank: rank.rank, rows: left, side };
-        fillBuilt(context, split.name, body, cells, wanted, mine);
-      } else fillStored(context, split.name, cells, { size, hasClass: batch.examples_per_class === null });
+      if (left > 0) this.showRank(rank, left, signal);
       left -= rank.rows;
     }
     if (left >= 0 && !batch.omitted_ranks) return;
@@ -109,32 +129,22 @@ export async function show(root, parameters, context, signal) {
       `The first ${formatNumber(MAX_CELLS)} of ${countOf(total, "example")} of ${countOf(batch.world_size, "rank")}.`));
   }
 
-  fillFields();
-  context.selection.follow(ranks, split.name, signal);
-  const moreFields = h("details", { class: "more" }, h("summary", {}, "More"), more);
-  fill(root, heading, bar.element,
-    h("div", { class: "controls" }, first, zoomControl(size, (value) => {
-      size = value;
-      ranks.style.setProperty("--cell", `${size}px`);
-      resized();
-    }), moreFields),
-    context.selection.bar(split.name, signal), notes, ranks,
-    coverage, statePanel(settings, signal, (found) => {
-      settings.set("state", found.state);
-      fillFields();
-      go(Number(found.step));
-    }));
-  const resized = debounce(load, 300);
-  document.addEventListener("keydown", (event) => {
-    // Arrow keys belong to fields and dialogs, if they have the focus.
-    const isTaken = event.target.closest?.("input, select, textarea, dialog, audio");
-    if (isTaken || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    event.preventDefault();
-    go(step + (event.key === "ArrowRight" ? 1 : -1) * (event.shiftKey ? 10 : 1));
-  }, { signal });
-  bar.setStep(step);
-  await load();
+  /** Show the first `limit` rows of a rank. */
+  showRank(rank, limit, signal) {
+    const { context, split, settings, batch, size, step } = this;
+    const { rows, cells } = batchRows(split.name, rank, limit);
+    const name = batch.world_size > 1 ? `Rank ${rank.rank}` : "Batch";
+    const body = h("div", { class: "batch-rows", style: { "--count": batch.examples_per_class ?? 1000 } }, rows);
+    const about = rank.batch === null ? "has no batch in this step"
+      : `batch ${formatNumber(rank.batch)}, from row ${rank.row}`;
+    this.ranks.append(h("section", { class: "batch-rank", "aria-label": name, dataset: { rank: rank.rank } },
+      batch.world_size > 1 && h("h3", {}, `${name} `, h("span", { class: "muted small" }, about)), body));
+    if (Number(settings.get("x")) === 1 && rank.batch !== null) {
+      const side = Math.min(1024, Math.ceil(size * window.devicePixelRatio));
+      const wanted = { ...settings.parameters(true), step, rank: rank.rank, rows: limit, side };
+      fillBuilt(context, split.name, body, cells, wanted, signal);
+    } else fillStored(context, split.name, cells, { size, hasClass: batch.examples_per_class === null });
+  }
 }
 
 /** Return the field and the buttons of the step, with `setStep(step)` and `update(batch)`. */
