@@ -21,7 +21,7 @@ export function kindOf(summary) {
 }
 
 /** Return the feature that stands for an example: an image if it has one. */
-export function mainFeature(example) {
+function mainFeature(example) {
   const rank = (name) => ORDER.indexOf(kindOf(example.values[name]));
   return Object.keys(example.values ?? {}).sort((a, b) => rank(a) - rank(b))[0] ?? null;
 }

@@ -110,7 +110,7 @@ export class FoundIds {
         for (const id of part.ids) this.ids.push(id);
         this.corrupt += part.corrupt ?? 0;
         Object.assign(this, { cursor: part.cursor, scanned: part.scanned, of: part.of });
-        this.onchange();
+        if (!this.signal.aborted) this.onchange();
       }
     } catch (error) {
       this.error = error;

@@ -20,22 +20,14 @@ export function h(tag, properties = {}, ...children) {
     else if (PROPERTIES.has(name)) element[name] = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  return append(element, children);
+  return fill(element, children);
 }
 
-/** Append strings, numbers, nodes and nested lists of them. */
-function append(element, ...children) {
-  for (const child of children.flat(Infinity)) {
-    if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : String(child));
-  }
-  return element;
-}
-
-/** Replace the content of an element. */
+/** Replace the content of an element by strings, numbers, nodes and nested lists of them. */
 export function fill(element, ...children) {
-  element.replaceChildren();
-  return append(element, children);
+  const shown = children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false);
+  element.replaceChildren(...shown.map((each) => (each instanceof Node ? each : String(each))));
+  return element;
 }
 
 /** Return an element for an error, which replaces the content that failed. */

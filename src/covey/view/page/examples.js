@@ -36,111 +36,127 @@ function parseConditions(text, features) {
 /** Show the view. */
 export async function show(root, parameters, context, signal) {
   const split = context.split(parameters);
-  const splits = context.splitChoice("examples", split.name);
-  const heading = h("h2", { class: "visually-hidden" }, "Examples");
-  if (split.error) return void fill(root, heading, splits, errorBox(split.error));
-  root.classList.add("view-fixed");
-  const { features } = context.overview;
-  const usual = isTabular(context.overview) ? "table" : "grid";
-  const searched = features.filter(({ operators }) => operators.length > 0);
-  const state = {
-    class: parameters.class ?? null,
-    where: parseConditions(parameters.where, searched),
-    view: choiceOf("view", parameters.view, ["grid", "table"], usual),
-    size: sizeOf(parameters),
-    example: null,
-  };
+  if (split.error) {
+    const splits = context.splitChoice("examples", split.name);
+    return void fill(root, h("h2", {}, "Examples"), splits, errorBox(split.error));
+  }
   const table = split.classes === null ? null : await classesOf(split.name);
   if (signal.aborted) return;
-  if (state.class !== null && !(table?.position(state.class) >= 0)) {
-    throw new Error(`There is no class ${state.class} in this split.`);
+  if (parameters.class !== undefined && !(table?.position(parameters.class) >= 0)) {
+    throw new Error(`There is no class ${parameters.class} in this split.`);
+  }
+  new ExamplesView(root, parameters, context, split, table, signal);
+}
+
+class ExamplesView {
+  constructor(root, parameters, context, split, table, signal) {
+    Object.assign(this, { context, split, signal, list: knownIds([]) });
+    this.searched = context.overview.features.filter(({ operators }) => operators.length > 0);
+    this.usual = isTabular(context.overview) ? "table" : "grid";
+    this.state = {
+      class: parameters.class ?? null,
+      where: parseConditions(parameters.where, this.searched),
+      view: choiceOf("view", parameters.view, ["grid", "table"], this.usual),
+      size: sizeOf(parameters),
+      example: null,
+    };
+    this.searching = new AbortController();
+    signal.addEventListener("abort", () => this.searching.abort());
+    this.status = h("p", { class: "muted", role: "status" });
+    this.problem = h("div", {});
+    this.selectAll = button("Select all", () => this.select(), { "data-action": "select-all" });
+    this.gallery = new Gallery(context, split.name, {
+      size: this.state.size, isTable: this.state.view === "table", signal, label: "Examples",
+      onshow: (id) => this.set("example", id),
+    });
+    root.classList.add("view-fixed");
+    fill(root, h("h2", { class: "visually-hidden" }, "Examples"), this.filters(table), this.tools(),
+      context.selection.bar(split.name, signal), this.problem, this.gallery.element);
+    this.search();
+    const { example = "" } = parameters;
+    if (/^\d+$/.test(example) && Number(example) < split.records) this.gallery.open(Number(example));
   }
 
-  const status = h("p", { class: "muted", role: "status" });
-  const problem = h("div", {});
-  const gallery = new Gallery(context, split.name, {
-    size: state.size, isTable: state.view === "table", signal, label: "Examples",
-    onshow: (id) => set("example", id),
-  });
-  let list = knownIds([]);
-  let searching = new AbortController();
-  signal.addEventListener("abort", () => searching.abort());
+  filters(table) {
+    const { context, split, state, searched } = this;
+    const label = table?.length ? classField(table, state.class, (id) => {
+      state.class = id;
+      this.search();
+    }) : h("span", {}, "Label: ", context.labelChoice(this.problem));
+    const open = !matchMedia("(max-width: 640px)").matches || Boolean(this.conditions());
+    return h("details", { class: "filters", open }, h("summary", {}, "Filter"), h("div", { class: "controls" },
+      context.splitChoice("examples", split.name), label,
+      searched.length > 0 && conditionFields(searched, state.where, debounce(() => this.search(), 300))));
+  }
+
+  tools() {
+    const { state, gallery } = this;
+    return h("div", { class: "controls gallery-tools" }, this.status, h("span", { class: "spring" }),
+      choice("View", "view", [["grid", "grid"], ["table", "table"]], state.view, (view) => {
+        gallery.update({ isTable: view === "table" });
+        this.set("view", view);
+      }),
+      zoomControl(state.size, (size) => {
+        gallery.update({ size });
+        this.set("size", size);
+      }), this.selectAll);
+  }
 
   /** Return the conditions that are complete, as a JSON list; empty if there are none. */
-  function conditions() {
-    const found = state.where.filter(({ op, value }) => op === "nan" || value !== "");
+  conditions() {
+    const found = this.state.where.filter(({ op, value }) => op === "nan" || value !== "");
     const list = found.map(({ feature, op, value }) => [feature, op, op === "nan" ? null : value]);
     return list.length ? JSON.stringify(list) : "";
   }
 
   /** Change the state, and keep it in the URL. */
-  function set(name, value) {
+  set(name, value) {
+    const { state, usual } = this;
     state[name] = value;
-    context.replace("examples", {
-      split: split.name, class: state.class, where: conditions(),
+    this.context.replace("examples", {
+      split: this.split.name, class: state.class, where: this.conditions(),
       view: state.view === usual ? null : state.view,
       size: state.size === DEFAULT_SIZE ? null : state.size, example: state.example,
-    }, signal);
+    }, this.signal);
   }
 
-  function search() {
-    set("class", state.class);
-    searching.abort();
-    searching = new AbortController();
-    const where = conditions();
-    list = where || state.class !== null
-      ? new FoundIds({ split: split.name, class: state.class, where }, progress, searching.signal)
-      : knownIds(split.records);
-    progress();
+  search() {
+    const { split, state } = this;
+    const where = this.conditions();
+    this.set("class", state.class);
+    this.searching.abort();
+    this.searching = new AbortController();
+    const filter = { split: split.name, class: state.class, where };
+    this.list = where || state.class !== null
+      ? new FoundIds(filter, () => this.progress(), this.searching.signal) : knownIds(split.records);
+    this.progress();
   }
 
-  function progress() {
-    if (searching.signal.aborted) return;
-    gallery.setList(list);
-    fill(problem, list.error && errorBox(list.error));
+  progress() {
+    const { list, state } = this;
+    this.gallery.setList(list);
+    fill(this.problem, list.error && errorBox(list.error));
     const count = countOf(list.length, "example");
-    const isPart = !list.isDone && state.class !== null && !conditions();
+    const isPart = !list.isDone && state.class !== null && !this.conditions();
     const parts = [list.isAll ? count : `${count} found`];
     if (list.isDone && list.length === 0) parts[0] = "No examples found";
     else if (isPart) parts[0] = `The first ${count} of the class`;
     else if (!list.isDone) parts.push(`${formatNumber(list.scanned)} of ${formatNumber(list.of)} searched`);
     if (list.corrupt) parts.push(`${countOf(list.corrupt, "corrupt record")} skipped`);
-    status.textContent = list.error ? "" : parts.join(", ") + (list.running ? "…" : "");
-    selectAll.disabled = list.length === 0;
+    this.status.textContent = list.error ? "" : parts.join(", ") + (list.running ? "…" : "");
+    this.selectAll.disabled = list.length === 0;
   }
 
-  const selectAll = button("Select all", async () => {
-    selectAll.disabled = true;
+  /** Select all examples that are found. */
+  async select() {
+    const { context, split, list } = this;
     try {
       context.selection.add(split.name, await list.all(MAX_SELECTED));
       if (list.length > MAX_SELECTED) context.announce(`The first ${countOf(MAX_SELECTED, "example")} are selected.`);
     } catch (error) {
-      if (!signal.aborted) fill(problem, errorBox(error));
+      if (!this.signal.aborted) fill(this.problem, errorBox(error));
     }
-    selectAll.disabled = false;
-  }, { "data-action": "select-all" });
-
-  const isOpen = !matchMedia("(max-width: 640px)").matches || Boolean(conditions());
-  fill(root, heading,
-    h("details", { class: "filters", open: isOpen }, h("summary", {}, "Filter"), h("div", { class: "controls" }, splits,
-      table?.length ? classField(table, state.class, (id) => {
-        state.class = id;
-        search();
-      }) : h("span", {}, "Label: ", context.labelChoice(problem)),
-      searched.length > 0 && conditionFields(searched, state.where, debounce(search, 300)))),
-    h("div", { class: "controls gallery-tools" }, status, h("span", { class: "spring" }),
-      choice("View", "view", [["grid", "grid"], ["table", "table"]], state.view, (view) => {
-        gallery.update({ isTable: view === "table" });
-        set("view", view);
-      }),
-      zoomControl(state.size, (size) => {
-        gallery.update({ size });
-        set("size", size);
-      }), selectAll),
-    context.selection.bar(split.name, signal), problem, gallery.element);
-  search();
-  const { example = "" } = parameters;
-  if (/^\d+$/.test(example) && Number(example) < split.records) gallery.open(Number(example));
+  }
 }
 
 /** Return the fields of conditions, all of which must hold; the items of `where` are changed. */
