@@ -76,6 +76,7 @@ def test_another_split(visit):
 def test_without_a_label_the_page_offers_the_candidates(visit):
     page = visit("unlabelled", "#/classes")
     page.see("no label")
+    assert page.violations() == []
     page.set("select[name=label]", "kind")
     page.wait(lambda: page.texts(".class-row a") == ["owl", "wren"])
 

@@ -8,7 +8,7 @@ let fields = 0;
 
 /** Return a field of choices: pairs of a value and a text. */
 export function choice(label, name, options, value, onchange) {
-  const select = h("select", { name, onchange: () => onchange(select.value) },
+  const select = h("select", { name, "aria-label": label ? null : name, onchange: () => onchange(select.value) },
     options.map(([each, text]) => h("option", { value: each, selected: each === value }, text)));
   return h("label", {}, label, select);
 }
