@@ -144,7 +144,7 @@ def find_plan(
         plan = own
     else:
         plan, found = session.plan(dataset, replace(options, world_size=None, mode=None))
-    return plan.for_rank(0, size, mode), found
+    return session.rank(plan, size, mode), found
 
 
 def check_step(plan: Plan, step: int) -> int:

@@ -266,6 +266,7 @@ class View(ForkAware):
         app = Starlette(routes=routes, exception_handlers={HTTPException: _handle})
         options: Any = {"http": "h11", "ws": "none", "lifespan": "off", "server_header": False}
         options |= {"log_config": None, "log_level": "critical", "timeout_graceful_shutdown": 1}
+        options["timeout_keep_alive"] = 60
         return uvicorn.Server(uvicorn.Config(self._guard(app), **options))
 
     def _guard(self, app: Any) -> Any:

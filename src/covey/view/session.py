@@ -91,6 +91,8 @@ class Session:
     def __post_init__(self) -> None:
         self.plan = lru_cache(MAX_PLANS)(lambda dataset, options: options.make_quietly(dataset))
         """Function that returns the plan of a dataset for some options."""
+        self.rank = lru_cache(MAX_PLANS)(lambda plan, size, mode: plan.for_rank(0, size, mode))
+        """Function that returns a plan for a number of ranks; its description is computed once."""
         self.states: dict[str, Plan] = {}
         """Plans of pasted states by their digests."""
         self._datasets: dict[str, Dataset] = {}
