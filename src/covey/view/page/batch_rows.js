@@ -43,11 +43,7 @@ function builtValue(name, { image, text, plot }) {
   return textElement(text, 120);
 }
 
-/**
- * Show x of a rank in cells, as /api/batch/x streams it; `element` gets what there is to say about it.
- *
- * Args: `parameters` (of the request), `signal`.
- */
+/** Show x of a rank in cells, as /api/batch/x streams it; `element` gets what there is to say about it. */
 export async function fillBuilt(context, split, element, cells, parameters, signal) {
   const found = new Map(); // name -> {dtype, shapes, low, high}
   for (const { cell } of cells) fill(cell, h("div", { class: "card card-loading", "aria-busy": "true" }));

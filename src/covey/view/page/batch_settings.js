@@ -53,11 +53,7 @@ export class Settings {
   }
 }
 
-/**
- * Return `{first, more}`: the fields that are always shown, and those that few need.
- *
- * `onchange(name)` is called after a change.
- */
+/** Return `{first, more}`: the fields that are always shown, and those that few need. */
 export function settingFields(settings, onchange) {
   const { loader, split, context } = settings;
   const change = (name) => (value) => {

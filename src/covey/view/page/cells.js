@@ -54,11 +54,7 @@ export function describe(summary) {
   ].filter(Boolean).join("; ");
 }
 
-/**
- * Return the element of a value.
- *
- * Options: `size` (pixels of the side that is shown), `isLarge` (in the details: players, whole texts).
- */
+/** Return the element of a value with a side of `size` pixels; in the details, players and whole texts (`isLarge`). */
 export function valueElement(split, example, name, { size = 128, isLarge = false } = {}) {
   const summary = example.values[name];
   const kind = kindOf(summary);

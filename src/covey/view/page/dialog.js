@@ -10,10 +10,9 @@ import { openDialog } from "./selection.js";
 const IMAGE_SIDE = 512;
 
 /**
- * Open the details of an example.
+ * Open the details of an example; previous and next go through `ids`, by default all of the split.
  *
- * Options: `ids` (what previous and next go through; by default all ids of the split), `onshow(id)`
- * (called for each example that is shown, and with null when the dialog is closed).
+ * `onshow(id)` is called for each example that is shown, and with null when the dialog is closed.
  */
 export function openExample(context, split, id, { ids = null, onshow = null } = {}) {
   const { selection, overview } = context;

@@ -15,17 +15,10 @@ const FOCUSABLE = "a[href], button, input, select, textarea, audio[controls], [t
 /**
  * A grid with virtual scrolling.
  *
- * Options:
- * - `count`: number of cells.
- * - `cellWidth`: the least width of a cell; as many columns as fit. Default: one column.
- * - `minWidth`: the least width of the only column, which is scrolled.
- * - `rowHeight`: a number, or a function of the width of a cell.
- * - `gap`: pixels between cells.
- * - `render(index)`: returns the element of a cell.
- * - `onRange(last)`: called when other cells are in view.
- * - `head`: an element above the cells.
- * - `label`: the accessible name.
- * - `signal`: closes the grid when it is aborted.
+ * Options: `count` (of cells), `cellWidth` (the least one; as many columns as fit; by default one column),
+ * `minWidth` (of that column, which is scrolled), `rowHeight` (a number, or a function of the width of a
+ * cell), `gap` (pixels between cells), `render(index)` (returns the element of a cell), `onRange(last)` (called
+ * when other cells are in view), `head` (an element above the cells), `label`, `signal`.
  *
  * The scroller must have a height. Arrow keys, Page Up, Page Down, Home and End move the focus.
  */
