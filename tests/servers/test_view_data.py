@@ -410,10 +410,6 @@ def test_examples_that_do_not_exist(birds, ids):
     assert birds.ask("examples", split="train", ids=ids)[0] == 400
 
 
-def test_no_ids(birds):
-    assert birds.json("examples", split="train", ids="")["examples"] == []
-
-
 # Images.
 
 
@@ -499,13 +495,6 @@ def test_images_of_16_bits_and_with_alpha(serve, tmp_path):
     assert (pixels == np.asarray(expected)).all()
 
 
-def test_an_animation_is_its_first_image(pictures):
-    client, names, written = pictures
-    body = client.ask("image", id=names.index("gif"), feature="image")[2]
-    found, expected = decode(body), expected_pixels(written["gif"])
-    assert (found.reshape(16, 16, -1)[..., 0] == expected.reshape(16, 16, -1)[..., 0]).all()
-
-
 def test_a_jpeg_stays_one(pictures):
     client, names, written = pictures
     status, kind, body = client.ask("image", id=names.index("jpeg"), feature="image")
@@ -535,11 +524,6 @@ def test_an_image_has_a_maximum_side(pictures):
     client, names, _ = pictures
     body = client.ask("image", id=names.index("large"), feature="image")[2]
     assert decode(body).shape == (2048, 25, 3)
-
-
-@pytest.mark.parametrize("side", [15, 1025, -1, "x"])
-def test_sides_that_are_not_valid(pictures, side):
-    assert pictures[0].ask("image", id=0, feature="image", side=side)[0] == 400
 
 
 ARRAYS = {

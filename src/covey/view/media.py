@@ -16,6 +16,7 @@ import struct
 import wave
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -114,47 +115,39 @@ def read_value(dataset: Dataset, number: int, name: str) -> Any:
 
 
 def image(dataset: Dataset, id: int, feature: str, side: Side = MAX_SIDE) -> Media:
-    """Return an image of an example as PNG or JPEG."""
-    pixels, is_photo = read_image(dataset, id, feature, side)
-    return encode_image(pixels, is_photo=is_photo)
-
-
-def read_image(
-    dataset: Dataset, number: int, name: str, side: int = MAX_SIDE
-) -> tuple[NDArray[np.uint8], bool]:
-    """Return the pixels of an image, and whether it is stored as JPEG.
-
-    Args:
-        dataset: The split.
-        number: Id of the example.
-        name: The feature.
-        side: Maximum side in pixels; a larger image is reduced.
+    """Return an image of an example as PNG, or as JPEG if it is stored so and not small.
 
     Raises:
         RequestError: If the value is not an image, or the image is corrupt.
     """
-    value = read_value(dataset, number, name)
-    feature = dataset.features[name]
+    value, kind = read_value(dataset, id, feature), dataset.features[feature]
     if not isinstance(value, bytes):
-        pixels = as_pixels(as_picture(value, feature))
-        if pixels is None:
+        array = as_pixels(as_picture(value, kind))
+        if array is None:
             raise RequestError("the value is not an image", 415)
-        return resize(pixels, side), False
+        return Media(encode_png(resize(array, side)), "image/png")
     header = read_header(value)
     if header is None:
         raise RequestError("the value is not an image in a known format", 415)
-    if not isinstance(feature, Image):
+    if not isinstance(kind, Image):
         is_deep = header.format == "png" and header.bits == 16
-        feature = Image(dtype="uint16" if is_deep else "uint8", channels=None)
+        kind = Image(dtype="uint16" if is_deep else "uint8", channels=None)
     try:
-        full = find_shape(feature, value, dataset.max_pixels)[:2]
+        full = find_shape(kind, value, dataset.max_pixels)[:2]
         size = fit(full, side)
         reduced = None if size == full else size
-        pixels = read_pixels(feature, value, reduced, max_pixels=dataset.max_pixels)
+        stored = read_pixels(kind, value, reduced, max_pixels=dataset.max_pixels)
     except FeatureError as error:
         status = 501 if isinstance(error, MissingLibraryError) else 422
-        raise RequestError(str(dataset.place(number).error(error, name)), status) from None
-    return to_pixels(pixels), header.format == "jpeg"
+        raise RequestError(str(dataset.place(id).error(error, feature)), status) from None
+    pixels, buffer = to_pixels(stored), io.BytesIO()
+    is_opaque = pixels.shape[2:] in ((), (3,))
+    if header.format == "jpeg" and is_opaque and size[0] * size[1] >= _MIN_JPEG_PIXELS:
+        with suppress(MissingLibraryError):
+            picture = import_pillow().fromarray(np.ascontiguousarray(pixels))
+            picture.save(buffer, "JPEG", quality=_JPEG_QUALITY)
+            return Media(buffer.getvalue(), "image/jpeg")
+    return Media(encode_png(pixels), "image/png")
 
 
 def fit(size: tuple[int, int], side: int) -> tuple[int, int]:
@@ -183,25 +176,6 @@ def resize(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     if column.spec.frame(source, full, [reduced], 0, 0, 0) is not None:
         raise RequestError("the image cannot be resized", 422)
     return reduced[:, :, 0] if pixels.ndim == 2 else reduced
-
-
-def encode_image(pixels: NDArray[np.uint8], *, is_photo: bool) -> Media:
-    """Return pixels as PNG; as JPEG if a loss is acceptable, and Pillow is installed.
-
-    Args:
-        pixels: Grey, RGB or RGBA pixels.
-        is_photo: Whether a loss is acceptable.
-    """
-    is_large = pixels.shape[0] * pixels.shape[1] >= _MIN_JPEG_PIXELS
-    if is_photo and is_large and pixels.shape[2:] in ((), (3,)):
-        try:
-            buffer = io.BytesIO()
-            picture = import_pillow().fromarray(np.ascontiguousarray(pixels))
-            picture.save(buffer, "JPEG", quality=_JPEG_QUALITY)
-            return Media(buffer.getvalue(), "image/jpeg")
-        except MissingLibraryError:
-            pass
-    return Media(encode_png(pixels), "image/png")
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
