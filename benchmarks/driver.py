@@ -36,22 +36,30 @@ from covey.index.write import make_index_rows
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.infer import Inference
-from covey.shuffle.buckets import TABLE_DTYPE, RunFile, add_tables, hash_bits
 from covey.shuffle.keys import ROW_DTYPE, RecordOrder
+from covey.shuffle.runs import TABLE_DTYPE, RunFile, add_tables, hash_bits
 from covey.tfrecord import LOCATION_DTYPE
 from covey.tfrecord.block import FRAME_BYTES
-from covey.writing.distributed import DistributedWrite
-from covey.writing.distributed_records import records_of
 from covey.writing.input_types import normalize_input
-from covey.writing.map_stage import GroupRuns, MapResult, RewriteContext, map_piece, rewrite_group
+from covey.writing.job import WriteJob
 from covey.writing.options import DEFAULT_MEMORY_LIMIT, DEFAULT_SHARD_BYTES, WriteOptions
-from covey.writing.order import RecordGroup
 from covey.writing.pieces import PIECE_BYTES, Piece
-from covey.writing.reduce_stage import ReduceContext, ShardResult, ShardTask, write_shard
+from covey.writing.sort import RecordGroup
 from covey.writing.split_writer import stage_split
+from covey.writing.stages import (
+    GroupRuns,
+    MapResult,
+    ReduceContext,
+    RewriteContext,
+    ShardResult,
+    ShardTask,
+    map_piece,
+    rewrite_groups,
+    write_shard,
+)
 from covey.writing.write_steps import resolve_schema, write_ordered
 
-# Share of the memory limit that the records of a map task have; see covey.writing.map_stage.
+# Share of the memory limit that the records of a map task have; see covey.writing.stages.
 ARENA_SHARE = 3
 SAMPLE_S = 0.02
 
@@ -158,7 +166,7 @@ def shard_result(scale: Scale, context: ReduceContext, task: ShardTask) -> Shard
     labels = np.random.default_rng(task.shard).integers(0, scale.classes, last - first)
     dtype = row_dtype(compressed=False, labelled=True)
     rows = make_index_rows(task.index_shard, locations, labels, dtype)
-    with context.target.new_path(task.shard) as path:
+    with context.format.target.new_path(task.shard) as path:
         path.touch()  # an empty file: the shard itself is not simulated
     shard = Shard(path.name, len(rows), len(rows) * scale.record_bytes, task.shard)
     return ShardResult(task.shard, shard, first, rows, {})
@@ -195,9 +203,9 @@ class SimulatedPool(Pool):
         result: Any
         if function is map_piece:
             result = map_result(self._scale, arguments[1])
-        elif function is rewrite_group:
+        elif function is rewrite_groups:
             assert self._classes is not None
-            result = rewritten(self._scale, self._classes, arguments[1])
+            result = rewritten(self._scale, self._classes, arguments[1][0])
         elif function is write_shard:
             assert self._reduce is not None
             result = shard_result(self._scale, self._reduce, arguments[1])
@@ -272,7 +280,7 @@ def simulate(scale: Scale, directory: Path) -> tuple[Stages, int]:
     try:
         with stage_split(str(directory), options) as writer, SimulatedPool(scale) as pool:
             schema = resolve_schema(options, source, writer.targets, writer.known_schema())
-            work = DistributedWrite(
+            work = WriteJob(
                 pool,
                 options,
                 schema,
@@ -283,8 +291,7 @@ def simulate(scale: Scale, directory: Path) -> tuple[Stages, int]:
                 pieces=scale.pieces,
                 bits=scale.bits,
             )
-            ordered = records_of(work, work.run())
-            result = write_ordered(writer, ordered, options, [source], work.skipped, stages)
+            result = write_ordered(writer, work.run(), options, [source], work.skipped, stages)
     finally:
         stages.finish()
     assert result.records == scale.records

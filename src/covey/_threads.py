@@ -30,7 +30,9 @@ def ordered_map(
     """
     if executor is None:
         for task in tasks:
-            yield task()
+            result = task()
+            del task  # it may hold much memory
+            yield result
         return
     futures: deque[Future[T]] = deque()
     try:

@@ -18,11 +18,11 @@ DIRECTORY = "COVEY_TEST_KILL_POINTS"
 
 def install() -> None:
     """Patch the tasks of this worker."""
-    from covey.writing import map_stage, reduce_stage
+    from covey.writing import stages
 
-    map_stage.map_piece = _with_points("map", map_stage.map_piece)
-    map_stage.rewrite_group = _with_points("rewrite", map_stage.rewrite_group)
-    reduce_stage.write_shard = _with_points("reduce", reduce_stage.write_shard)
+    stages.map_piece = _with_points("map", stages.map_piece)
+    stages.rewrite_groups = _with_points("rewrite", stages.rewrite_groups)
+    stages.write_shard = _with_points("reduce", stages.write_shard)
 
 
 def _with_points(name: str, task: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The order of records: hashes, external merge sort, and tasks in order."""
+"""The order of records: hashes, sorted runs, and tasks in order."""
 
 import itertools
 import os
@@ -15,10 +15,16 @@ from written import files_at_most
 
 from covey import Features
 from covey._threads import ordered_map
-from covey.errors import DuplicateKeyError
 from covey.shuffle import RecordOrder, Spool, hash_keys, hash_positions
 from covey.shuffle.keys import ROW_DTYPE, cut_by_bytes
-from covey.writing.columns import ColumnOrder
+from covey.shuffle.runs import (
+    HASH_BITS,
+    Sorted,
+    bucket_groups,
+    join_records,
+    scan,
+    sort_rows,
+)
 
 FEATURES = Features({"x": "bytes"})
 
@@ -52,16 +58,21 @@ def sorted_records(block, rows, order):
     return [records[i] for i in sorted(range(len(rows)), key=keys.__getitem__)]
 
 
-def fill_spool(directory, block, rows, order, memory_limit, cuts=(), **options):
-    spool = Spool(directory, memory_limit=memory_limit, order=order, **options)
+def fill_spool(directory, block, rows, order, memory_limit, cuts=()):
+    spool = Spool(directory, memory_limit=memory_limit, order=order)
     for begin, end in itertools.pairwise(sorted({0, len(block), *cuts})):
         spool.add(block[begin:end], rows[begin:end])
     return spool
 
 
-def run(ordered):
-    """Return the records of all parts."""
-    return [record for task in ordered.tasks() for record in task()[0]]
+def read(found, order, size=1000):
+    """Return all records, from groups of buckets of about this size."""
+    readers = [run.open() for run in found.runs]
+    records = []
+    for bounds in bucket_groups(found.table, size):
+        parts = [reader.read(*bounds) for reader in readers]
+        records += join_records(parts, order).copy()
+    return records
 
 
 @settings(max_examples=80)
@@ -72,33 +83,38 @@ def run(ordered):
     reverse=st.booleans(),
     order=st.sampled_from(ORDERS),
     memory_limit=st.sampled_from([1, 1000, 5000, 1 << 20]),
+    in_memory=st.booleans(),
     cuts=st.lists(st.integers(0, 60), max_size=20),
 )
-def test_spool_sorts(lengths, high, labels, reverse, order, memory_limit, cuts):
+def test_spool_sorts(lengths, high, labels, reverse, order, memory_limit, in_memory, cuts):
     """Also if the first words of hashes are equal."""
     block, rows = make(lengths, high, labels)
     if reverse:
         rows["low"] = rows["low"][::-1].copy()
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
         cuts = [cut for cut in cuts if cut < len(block)]
-        spool = fill_spool(directory, block, rows, order, memory_limit, cuts)
-        assert spool.records == len(block)
-        assert spool.bytes == sum(len(record) + 16 for record in block)
-        assert run(spool) == sorted_records(block, rows, order)
-        assert not list(directory.iterdir())  # runs are deleted after they were read
+        spool = fill_spool(Path(name), block, rows, order, memory_limit, cuts)
+        assert sorted(each for part in spool.blocks() for each in part) == sorted(block)
+        found = spool.finish(in_memory=in_memory)
+        assert found.table["records"].sum() == len(block)
+        assert found.table["bytes"].sum() == sum(len(record) + 16 for record in block)
+        assert found.longest == max(map(len, block))
+        for run in found.runs:
+            scanned = [record for part, _ in scan(run, 1000) for record in part]
+            assert len(scanned) == run.records
+        assert read(found, order) == sorted_records(block, rows, order)
+        if in_memory and memory_limit == 1 << 20:
+            assert not list(Path(name).iterdir())
 
 
-@pytest.mark.parametrize("order", [RecordOrder(), RecordOrder(by_class=True)])
-def test_many_runs_are_merged_in_several_levels(tmp_path, order):
-    """Few files are open at once."""
+def test_few_files_are_open_at_once(tmp_path):
     block, rows = make(np.arange(200) % 50, labels=np.arange(200) % 5)
     before = len(os.listdir("/proc/self/fd"))
     with files_at_most(16):
-        # Windows of a few records.
-        spool = fill_spool(tmp_path, block, rows, order, 1, range(200), window_bytes=700)
+        spool = fill_spool(tmp_path, block, rows, RecordOrder(), 1, range(200))
         assert len(list(tmp_path.glob("*.frames"))) == 200
-        assert run(spool) == sorted_records(block, rows, order)
+        found = spool.finish()
+        assert read(found, RecordOrder()) == sorted_records(block, rows, RecordOrder())
         assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -107,57 +123,18 @@ def test_many_runs_are_merged_in_several_levels(tmp_path, order):
     lengths=sizes,
     labels=words,
     order=st.sampled_from(ORDERS),
-    seed=st.integers(0, 2**64 - 1),
     chosen=st.sets(st.integers(0, 59)),
 )
-def test_columns_and_spool_have_the_same_order(lengths, labels, order, seed, chosen):
+def test_rows_of_a_table_are_encoded_in_order(lengths, labels, order, chosen):
     """For all rows, and for some of them."""
     block, rows = make(lengths, labels=labels)
-    rows["high"], rows["low"] = hash_positions(rows["position"].copy(), seed)
     checked = FEATURES.check_columns({"x": values(lengths)})
-    classes = np.array(labels[: len(block)], np.int64)
     records = list(block)
-    for some in (None, np.array(sorted(i for i in chosen if i < len(block)), np.intp)):
-        columns = ColumnOrder(checked, classes, None, order, seed, chosen=some)
-        own = rows if some is None else rows[some]
-        expected = sorted_records(
-            records if some is None else [records[i] for i in some], own, order
-        )
-        assert run(columns) == expected
-        assert columns.records == len(expected)
-        assert columns.bytes == sum(len(record) + 16 for record in expected)
-    with tempfile.TemporaryDirectory() as directory:
-        spool = fill_spool(Path(directory), block, rows, order, 1, [5, 20])
-        if order.by_class:
-            columns = ColumnOrder(checked, classes, None, order, seed)
-            for name in ["labels", "records", "bytes"]:
-                found = getattr(columns.classes(), name).tolist()
-                assert found == getattr(spool.classes(), name).tolist()
-        assert run(spool) == sorted_records(block, rows, order)
-
-
-keys = st.lists(st.one_of(st.text(max_size=3), st.integers(0, 9)), min_size=2, max_size=30)
-
-
-@settings(max_examples=60)
-@given(keys=keys, order=st.sampled_from(ORDERS), memory_limit=st.sampled_from([1, 2000, 1 << 20]))
-def test_duplicate_keys_in_a_spool(keys, order, memory_limit):
-    block, rows = make([3] * len(keys), labels=np.arange(len(keys)) % 4)
-    rows["high"], rows["low"] = hash_keys(keys, 0)
-    with tempfile.TemporaryDirectory() as directory:
-        spool = Spool(Path(directory), memory_limit=memory_limit, order=order, unique=True)
-        for begin in range(0, len(keys), 3):
-            part = slice(begin, begin + 3)
-            spool.add(block[part], rows[part])
-        # The integer 1 and the string "1" are different keys.
-        if len({(type(key), key) for key in keys}) == len(keys):
-            assert run(spool) == sorted_records(block, rows, order)
-            return
-        with pytest.raises(DuplicateKeyError) as caught:
-            run(spool)
-    first, second = caught.value.examples
-    assert first < second
-    assert keys[first] == keys[second]
+    for some in (range(len(block)), sorted(i for i in chosen if i < len(block))):
+        at = np.array(some, np.intp)
+        run = sort_rows(rows[at], order, HASH_BITS, checked.encode)
+        expected = sorted_records([records[i] for i in some], rows[at], order)
+        assert read(Sorted((run,), run.table, 0), order) == expected
 
 
 @given(keys=st.lists(st.text(max_size=5), unique=True, max_size=50), seed=st.integers(0, 2**64 - 1))

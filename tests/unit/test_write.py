@@ -25,9 +25,10 @@ from written import (
 import covey
 from covey import ClassLabel, Features, RecordReader, Tensor
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, FormatError, SourceError
+from covey.shuffle.runs import TABLE_DTYPE
 from covey.writer import Serializer, TFRecordWriter
 from covey.writing.options import WriteOptions
-from covey.writing.shards import plan_cuts
+from covey.writing.plan import plan_cuts
 
 SPECIES = ["wren", "owl", "crow", "jay", "tit"]
 NAMED = {"label": ClassLabel(names=["a", "b"])}
@@ -499,14 +500,9 @@ def test_shard_bytes(tmp_path, form):
 
 
 def test_at_most_one_shard_per_record():
-    class Huge:
-        """More bytes than any memory has."""
-
-        records = 2
-        bytes = 1 << 50
-
+    huge = np.array([(0, 0, 2, 1 << 50)], TABLE_DTYPE)  # more bytes than any memory has
     options = WriteOptions(split="train", shard_bytes=1)
-    assert plan_cuts(Huge(), options).ends.tolist() == [1 << 49, 1 << 50]
+    assert plan_cuts(huge, options).ends.tolist() == [1 << 49, 1 << 50]
 
 
 # The index and the result.

@@ -7,12 +7,11 @@ from engines import digests
 import covey
 from covey._progress import Progress
 from covey.engines.pools import Threads
-from covey.shuffle.buckets import HASH_BITS, MAX_HASH_BITS, make_table
 from covey.shuffle.keys import RecordOrder, make_rows
-from covey.writing.distributed import DistributedWrite
-from covey.writing.distributed_records import records_of
+from covey.shuffle.runs import HASH_BITS, MAX_HASH_BITS, make_table
 from covey.writing.input_types import normalize_input
 from covey.writing.inputs import Input
+from covey.writing.job import WriteJob
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.split_writer import stage_split
 from covey.writing.write_steps import resolve_schema, write_ordered
@@ -30,11 +29,10 @@ def write(path, bits, **options):
     with stage_split(str(path), options) as writer, Threads(2) as pool:
         schema = resolve_schema(options, source, writer.targets, writer.known_schema())
         directory = writer.staging.path
-        work = DistributedWrite(
+        job = WriteJob(
             pool, options, schema, [source], source, directory, progress, pieces=3, bits=bits
         )
-        ordered = records_of(work, work.run())
-        write_ordered(writer, ordered, options, [source], work.skipped, progress)
+        write_ordered(writer, job.run(), options, [source], job.skipped, progress)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +58,7 @@ def test_bits_follow_from_the_size_of_the_files(tmp_path, size, bits):
         halves.append(Input(path=str(tmp_path / name), number=len(halves)))
     joined = Input(sources=tuple(halves))
     with Threads(1) as pool:
-        work = DistributedWrite(
+        job = WriteJob(
             pool,
             WriteOptions(split="train"),
             WriteSchema(),
@@ -69,7 +67,7 @@ def test_bits_follow_from_the_size_of_the_files(tmp_path, size, bits):
             tmp_path,
             Progress(False, None, "reading"),
         )
-        assert work.context().bits == bits
+        assert job.context().bits == bits
 
 
 @pytest.mark.parametrize(

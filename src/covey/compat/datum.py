@@ -33,17 +33,19 @@ from covey.compat.datum_schema import (
 )
 from covey.compat.serializer import Serializer
 from covey.dataset_info import check_split_name
+from covey.engines.pools import ThisProcess
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, guess_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.merge import unify
-from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
+from covey.shuffle.runs import Spool
 from covey.storage import LocalStorage
 from covey.tfrecord import Block
 from covey.urls import AnyPath, check_local
+from covey.writing.job import SortedRecords
 from covey.writing.options import DEFAULT_MEMORY_LIMIT, DEFAULT_SHARD_BYTES, WriteOptions
 from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
@@ -317,14 +319,13 @@ class _RecordCache:
         self.bytes = 0
         """Size of the records, without their frames."""
         self._writer = writer
-        self._seed = options.seed
+        self._options = options
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
         self._spool = Spool(
             writer.staging.path,
             memory_limit=options.memory_limit,
             order=options.order,
-            unique=True,
         )
 
     def add(self, key: Key, datum: Mapping[str, Any], record: bytes, progress: Progress) -> None:
@@ -344,7 +345,7 @@ class _RecordCache:
         block, keys = Block(*self._frames.take()), self._keys
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
-        self._spool.add(block, make_rows(positions, block.lengths, keys, self._seed))
+        self._spool.add(block, make_rows(positions, block.lengths, keys, self._options.seed))
         progress.add(len(block), block.data.nbytes)
 
     def write(
@@ -367,19 +368,32 @@ class _RecordCache:
         label = guess_label(features) if label is None else find_label(features, label)
         names: set[str] = set()
         if label is not None and is_string(features[label]):
-            for block, _ in self._spool.blocks():
+            for block in self._spool.blocks():
                 names.update(read_strings(features, label, block))
         classes = Classes(features, label, sorted(names))
         sidecars = {ENTRIES_FILE: entries}
-        (result,) = self._writer.write(
-            [self._spool],
-            features,
-            classes,
-            progress,
-            sidecars=sidecars,
-            list_shards=True,
-            replaced_files="delete",  # datum replaces files in place
-        )
+        found = self._spool.finish(in_memory=True)
+        with ThisProcess(self._options.write_threads) as pool:
+            ordered = SortedRecords(
+                pool,
+                self._options,
+                self._writer.staging.path,
+                classes,
+                [(run, None) for run in found.runs],
+                found.table,
+                found.longest,
+                has_keys=True,
+                reads_labels=True,
+            )
+            (result,) = self._writer.write(
+                [ordered],
+                features,
+                classes,
+                progress,
+                sidecars=sidecars,
+                list_shards=True,
+                replaced_files="delete",  # datum replaces files in place
+            )
         return result.shards
 
 

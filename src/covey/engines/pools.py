@@ -77,6 +77,11 @@ class Pool(abc.ABC):
     def slots(self) -> int:
         """Number of tasks that can run at the same time."""
 
+    @property
+    def in_flight(self) -> int:
+        """Number of tasks that are submitted before results are read."""
+        return 2 * self.slots + 2
+
     @abc.abstractmethod
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Outcome]:
         """Call a function in a worker."""
@@ -101,6 +106,32 @@ class Pool(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Stop the workers, and remove their files."""
+
+
+class ThisProcess(Pool):
+    """This process: a task runs when it is submitted, and raises its errors.
+
+    Args:
+        threads: Number of threads that a task may use.
+    """
+
+    slots = 1
+    in_flight = 1
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="covey-write")
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Outcome]:
+        future: Future[Outcome] = Future()
+        future.set_result(Outcome("", function(*arguments)))
+        return future
+
+    def share(self, value: Any, directory: Path) -> Shared:
+        return Here(value)
+
+    def close(self) -> None:
+        self.executor.shutdown(cancel_futures=True)
 
 
 class Threads(Pool):

@@ -91,7 +91,7 @@ def run_tasks(
         while True:
             # A lost worker may end others: their tasks are repeated one by one, to find the cause.
             is_repeating = bool(again) or any(each.number > 1 for each in running.values())
-            while len(running) < (1 if is_repeating else 2 * pool.slots + 2):
+            while len(running) < (1 if is_repeating else pool.in_flight):
                 attempt = again.popleft() if again else next(following, None)
                 if attempt is None:
                     break

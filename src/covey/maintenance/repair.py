@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from covey._progress import Progress
+from covey._threads import ordered_map
 from covey.compat.datum_schema import datum_features
 from covey.dataset.layout import ALL, Layout, find_layout
 from covey.dataset_info import check_split_name
@@ -44,18 +45,26 @@ from covey.maintenance.report import (
 from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, WriteResult
 from covey.schema import Features
+from covey.schema.images import ImageSurvey
 from covey.schema.infer import survey_kinds
 from covey.schema.merge import add_classes, describe, differences, unify
-from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
+from covey.shuffle.runs import TABLE_DTYPE
 from covey.storage import LocalStorage, is_remote
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, is_path, parse_path, shown
+from covey.writing.job import OrderedRecords
 from covey.writing.options import WriteOptions
 from covey.writing.recovery import clean_up
-from covey.writing.shards import Cuts
 from covey.writing.split_writer import stage_split
+from covey.writing.stages import (
+    ShardFormat,
+    ShardPart,
+    ShardResult,
+    ShardTarget,
+    ShardTask,
+    write_parts,
+)
 from covey.writing.target import inspect
 
 Mode = Literal["error", "overwrite"]
@@ -270,12 +279,12 @@ class _SplitRepair:
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin("writing", self.records, subject=split)
+            classes = Classes(features, label, extend_names(known or (), strings))
             (result,) = writer.write(
-                [_ValidRecords(self._split.files, self.shards)],
+                [_ValidRecords(self._split.files, self.shards, classes, self._threads)],
                 features,
-                Classes(features, label, extend_names(known or (), strings)),
+                classes,
                 self._bar,
-                cuts=self._cuts(),
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),
             )
@@ -296,11 +305,6 @@ class _SplitRepair:
             workers=self._threads,
             description="" if self._layout.info is None else self._layout.info.description,
         )
-
-    def _cuts(self) -> Cuts:
-        """Return the ends of the old shards, without those that have no valid record."""
-        ends = np.unique(np.cumsum([shard.valid for shard in self.shards]))
-        return Cuts("records", ends[ends > 0])
 
     def _has(self, name: str) -> bool:
         if self._layout.kind == "TFRecords":
@@ -362,25 +366,54 @@ class _ValidRecords(OrderedRecords):
     Args:
         files: Shards of the split.
         shards: Results of their scans.
+        classes: Classes of the records.
+        threads: Number of threads that read class ids and compress records.
     """
 
-    def __init__(self, files: ShardFiles, shards: list[CheckedShard]) -> None:
+    uploads = False
+
+    def __init__(
+        self, files: ShardFiles, shards: list[CheckedShard], classes: Classes, threads: int
+    ) -> None:
         self._files = files
         self._shards = shards
-        self.records = sum(each.valid for each in shards)
-        self.bytes = sum(each.data_bytes - each.invalid_bytes for each in shards)
-        self.bytes += FRAME_BYTES * self.records
+        self._classes = classes
+        self._threads = threads
 
-    def tasks(self) -> Iterator[Callable[[], Part]]:
-        for path, shard in zip(self._files.paths, self._shards, strict=True):
-            if not shard.valid:
+    @property
+    def records(self) -> int:
+        return sum(each.valid for each in self._shards)
+
+    def write_shards(
+        self,
+        target: Callable[[int], ShardTarget],
+        *,
+        first: int,
+        compression: str | None,
+        progress: Progress,
+    ) -> Iterator[ShardResult]:
+        """Write a shard for each one that has valid records."""
+        form = ShardFormat(
+            self._classes.features, self._classes.label is not None, compression, 6, target(0)
+        )
+        with ThreadPoolExecutor(self._threads, "covey-write") as executor:
+            copied = ordered_map(self._parts(first), executor, self._threads + 2)
+            yield from write_parts(form, copied, executor, progress.add)
+
+    def _parts(self, first: int) -> Iterator[Callable[[], ShardPart]]:
+        """Yield functions that return the valid records with their class ids, a part each."""
+        shard, records = 0, 0
+        for path, checked in zip(self._files.paths, self._shards, strict=True):
+            if not checked.valid:
                 continue
-            copied = 0
-            for block in self._blocks(path, shard):
-                copied += len(block)
-                yield partial(_part, block)
-            if copied != shard.valid:
+            task = ShardTask(shard, shard, np.zeros(0, TABLE_DTYPE), records, 0, first + shard)
+            images = ImageSurvey(self._classes.features)
+            for block in self._blocks(path, checked):
+                yield partial(_read_labels, task, records, block, self._classes, images)
+                records += len(block)
+            if records - task.records_before != checked.valid:
                 raise _changed(path)
+            shard += 1
 
     def _blocks(self, path: str, shard: CheckedShard) -> Iterator[Block]:
         with (
@@ -400,12 +433,12 @@ class _ValidRecords(OrderedRecords):
                         yield block[at:row]
                     at = row + 1
 
-    def classes(self) -> ClassSizes:
-        raise AssertionError("the shards are not sorted by class again")
 
-
-def _part(block: Block) -> Part:
-    return block, None  # the writer reads the classes
+def _read_labels(
+    task: ShardTask, first: int, block: Block, classes: Classes, images: ImageSurvey
+) -> ShardPart:
+    images.add(block)
+    return ShardPart(task, first, block, classes.of(block), images)
 
 
 def _changed(path: str) -> FileChangedError:

@@ -1,14 +1,6 @@
-"""The order of records: key hashes, and external merge sort."""
+"""The order of records: key hashes, and external sort by runs and buckets."""
 
-from covey.shuffle.external_sort import Spool
-from covey.shuffle.keys import Key, OrderedRecords, Part, RecordOrder, hash_keys, hash_positions
+from covey.shuffle.keys import Key, RecordOrder, hash_keys, hash_positions
+from covey.shuffle.runs import Spool
 
-__all__ = [
-    "Key",
-    "OrderedRecords",
-    "Part",
-    "RecordOrder",
-    "Spool",
-    "hash_keys",
-    "hash_positions",
-]
+__all__ = ["Key", "RecordOrder", "Spool", "hash_keys", "hash_positions"]

@@ -6,16 +6,15 @@ of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import DuplicateKeyError, FeatureError
-from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 
 Key = str | bytes | int
@@ -147,60 +146,6 @@ class RecordOrder:
             if order is not None:
                 return order
         return np.lexsort([rows[name] for name in reversed(fields)])
-
-    def count_up_to(self, rows: NDArray[Any], bound: Any) -> int:
-        """Return the number of sorted rows that do not come after a bound."""
-        at_most = np.ones(len(rows), bool)
-        for name in reversed(self.fields):
-            at_most = (rows[name] < bound[name]) | ((rows[name] == bound[name]) & at_most)
-        return int(at_most.sum())
-
-
-Part = tuple[Block, NDArray[np.int64] | None]
-"""Consecutive records in their frames, and their class ids if these are known."""
-
-
-class OrderedRecords(Protocol):
-    """Sorted records."""
-
-    records: int
-    """Number of records."""
-    bytes: int
-    """Bytes of all records, in their frames."""
-
-    def tasks(self) -> Iterator[Callable[[], Part]]:
-        """Yield functions that return the records in order, a part each; threads may call them."""
-        ...
-
-    def classes(self) -> ClassSizes:
-        """Return the sizes of the classes, if records are sorted by class."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ClassSizes:
-    """Number of records, and of bytes, of each class, sorted by class id."""
-
-    labels: NDArray[np.int64]
-    records: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, labels: NDArray[np.int64], lengths: NDArray[np.uint64]) -> ClassSizes:
-        """Return the class sizes of records with these class ids and lengths."""
-        found, which = np.unique(labels, return_inverse=True)
-        sizes = np.bincount(which, lengths + np.uint64(FRAME_BYTES), minlength=len(found))
-        counts = np.bincount(which, minlength=len(found))
-        return cls(found, counts.astype(np.int64), sizes.astype(np.int64))
-
-    def __add__(self, other: ClassSizes) -> ClassSizes:
-        labels = np.union1d(self.labels, other.labels)
-        records, sizes = np.zeros((2, len(labels)), np.int64)
-        for each in (self, other):
-            at = np.searchsorted(labels, each.labels)
-            records[at] += each.records
-            sizes[at] += each.bytes
-        return ClassSizes(labels, records, sizes)
 
 
 def cut_by_bytes(lengths: NDArray[np.uint64], size: int = _PART_BYTES) -> Iterator[tuple[int, int]]:

@@ -18,13 +18,12 @@ from covey.labels import AUTO
 from covey.results import WriteResult
 from covey.schema import Features
 from covey.urls import AnyPath, parse_path
-from covey.writing.distributed import DistributedWrite
-from covey.writing.distributed_records import records_of
 from covey.writing.inputs import SOURCE_BITS, Input
-from covey.writing.map_stage import MapContext, MapResult, map_piece
+from covey.writing.job import WriteJob
 from covey.writing.options import WriteOptions, parse_types
 from covey.writing.pieces import Piece
 from covey.writing.split_writer import SplitWriter, stage_split
+from covey.writing.stages import MapContext, MapResult, map_piece
 from covey.writing.write_steps import resolve_schema, write_ordered
 
 
@@ -86,7 +85,7 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
         self._progress = progress
         self._storage_options = storage_options
         self._context: MapContext | None = None
-        self._state: tuple[ExitStack, SplitWriter, DistributedWrite, Progress] | None = None
+        self._state: tuple[ExitStack, SplitWriter, WriteJob, Progress] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for write tasks, which have no access to the dataset."""
@@ -102,7 +101,7 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
             known = resolve_schema(options, joined, writer.targets, writer.known_schema())
             scratch = stack.enter_context(writer.scratch(self._engine))
             pool = stack.enter_context(self._engine.start())
-            work = DistributedWrite(
+            work = WriteJob(
                 pool,
                 options,
                 known,
@@ -140,9 +139,8 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
             found = [each for results in write_result.write_returns for each in results]
             for number, (piece, result) in enumerate(sorted(found, key=lambda each: each[0].index)):
                 work.add_result(replace(piece, index=number), result)
-            ordered = records_of(work, work.finish())
             self.result = write_ordered(
-                writer, ordered, self._options, [Input()], work.skipped, progress
+                writer, work.finish(), self._options, [Input()], work.skipped, progress
             )
 
     def on_write_failed(self, error: Exception) -> None:

@@ -1,9 +1,4 @@
-"""Encode examples into records, with features that are declared or inferred.
-
-Inference runs on one thread. Workers (threads or processes) encode with the features that were
-inferred so far. They return the examples that do not match these exactly, from which the one thread
-widens the features.
-"""
+"""Encode examples into records, with features that are declared or inferred."""
 
 from __future__ import annotations
 
@@ -67,7 +62,6 @@ class ItemEncoder:
         options: Options of the write.
         schema: Features and label.
         sink: Receiver of the chunks.
-        fixed: Inferred features that this encoder must not widen: it is one of several workers.
     """
 
     def __init__(
@@ -75,16 +69,14 @@ class ItemEncoder:
         options: WriteOptions,
         schema: WriteSchema,
         sink: ChunkSink,
-        fixed: Features | None = None,
     ) -> None:
         self._options = options
         self.schema = schema
         self._sink = sink
         self._infers = schema.features is None
         self._counts_rounding = options.features is None
-        self._is_worker = fixed is not None
         self._inference = Inference(options.defaults, options.types)
-        self._features = schema.features or fixed or Features({})
+        self._features = schema.features or Features({})
         self._is_exact = self._features.is_exact
         self._block: ExampleBlock = self._features.begin_block(
             counts_rounding=self._counts_rounding
@@ -102,20 +94,6 @@ class ItemEncoder:
         return self._next
 
     @property
-    def current_features(self) -> Features | None:
-        """Features that were inferred from the examples so far; None if workers cannot use them."""
-        is_known = self._inference.found and self._inference.is_exact
-        return self._features if is_known else None
-
-    def final_features(self) -> Features:
-        """Return the features that fit all examples.
-
-        Raises:
-            FeatureError: If they cannot be inferred from the examples.
-        """
-        return self.schema.features or Features(self._inference.finish())
-
-    @property
     def inference(self) -> Inference | None:
         """The features that were inferred so far; None if they are declared."""
         return self._inference if self._infers else None
@@ -126,42 +104,25 @@ class ItemEncoder:
             self._inference = inference
             self._use(Features(inference.kinds()))
 
-    def encode(self, items: Iterable[Any], first: int = 0) -> list[Any]:
+    def encode(self, items: Iterable[Any], first: int = 0) -> None:
         """Encode items.
 
         Args:
             items: Items of the source, or errors in place of items.
             first: Position of the first item in the source.
-
-        Returns:
-            The items from the first one that a worker cannot encode; otherwise no items.
         """
         self._first = self._next = first
         source = iter(items)
         size = self._options.chunk_bytes
-        rest: list[Any] = []
         state = ""
         while state != "end":
             state, item = self._extend(source)
-            if state == "item" and not self._append(item):
-                rest, state = [item, *source], "end"
+            if state == "item":
+                self._append(item)
             if self._block.bytes >= size or self._next - self._first >= MAX_CHUNK_EXAMPLES:
                 self._flush()
         if self._next > self._first:
             self._flush()
-        return rest
-
-    def accept(self, chunks: Sequence[Chunk], rest: Iterable[Any], position: int) -> None:
-        """Add the result of a worker, and encode the items that it returned.
-
-        Args:
-            chunks: Chunks that the worker encoded.
-            rest: Items that it did not encode.
-            position: Position of the first of these in the source.
-        """
-        for chunk in chunks:
-            self._sink.add(chunk)
-        self.encode(rest, position)
 
     def _extend(self, source: Iterator[Any]) -> tuple[str, Any]:
         """Encode items natively, up to one that must be inspected, or a full chunk.
@@ -196,25 +157,20 @@ class ItemEncoder:
         finally:
             self._next += len(self._block) - before
 
-    def _append(self, item: Any) -> bool:
-        """Encode or skip one item; return False if only the thread that infers may do that."""
+    def _append(self, item: Any) -> None:
+        """Encode or skip one item."""
         key: Key | None = None
         try:
             example, key = split_item(item, self._options)
             if not self._append_without_widening(example):
-                if self._infers and self._is_worker:
-                    return False
                 self._use(self._fit(example))
                 self._block.append(self._fill_in(example))
         except CoveyError as error:
-            if self._infers and self._is_worker:
-                return False
             self._skip(error, key)
         else:
             if key is not None:
                 self._keys.append(key)
         self._next += 1
-        return True
 
     def _append_without_widening(self, example: Mapping[str, Any]) -> bool:
         """Encode an example without widening the features; return whether it fits."""

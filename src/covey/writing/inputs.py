@@ -13,7 +13,6 @@ import numpy as np
 
 from covey.errors import CoveyError, DatasetError, DuplicateKeyError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.images import is_picture
 from covey.schema.lattice import with_dtype
 from covey.shuffle.keys import Key, duplicate_error
 from covey.writing.options import WriteOptions
@@ -99,22 +98,6 @@ def _check_key(key: Any) -> Key:
             "integer"
         )
     return key  # type: ignore[no-any-return]
-
-
-def copy_arrays(item: Any) -> Any:
-    """Return an item with copies of its arrays, so that its source may reuse them."""
-    match item:
-        case np.ndarray() | bytearray():
-            return item.copy()
-        case dict():
-            return {name: copy_arrays(value) for name, value in item.items()}
-        case list():
-            return [copy_arrays(value) for value in item]
-        case tuple():
-            return tuple(copy_arrays(value) for value in item)
-    is_plain = isinstance(item, (str, bytes, int, float, CoveyError, type(None)))
-    is_plain = is_plain or is_picture(item)
-    return np.asarray(item).copy() if not is_plain and hasattr(item, "__array__") else item
 
 
 def source_failed(example: int, error: Exception) -> SourceError:
@@ -284,6 +267,8 @@ def _key_at(examples: Input, position: int, options: WriteOptions) -> Key | None
         offset = position - part.first
         if part.first <= position < part.end and not hasattr(part.items, "__next__"):
             with contextlib.suppress(Exception):  # errors of any type from the source
+                if part.columns is not None and options.key is not None:
+                    return _check_key(get_value(part.columns, options.key)[offset])
                 for item in part.read(offset, offset + 1):
                     return split_item(item, options)[1]
     return None

@@ -141,6 +141,11 @@ class WriteOptions:
         return (self.split, *self.more_splits, *held_out)
 
     @property
+    def holds_out_classes(self) -> bool:
+        """Whether classes are held out, which are chosen when all of them are known."""
+        return self.hold_out is not None and self.hold_out.fraction is None
+
+    @property
     def is_divided(self) -> bool:
         """Whether the examples of one source are divided into several splits."""
         return self.hold_out is not None or self.split_by is not None
@@ -152,13 +157,8 @@ class WriteOptions:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of a chunk, and of the part of the source that a worker encodes at once."""
+        """Approximate size of a chunk of records."""
         return max(1, min(MAX_CHUNK_BYTES, self.memory_limit // 16))
-
-    @property
-    def encode_workers(self) -> int:
-        """Number of threads or processes that encode examples."""
-        return self.workers or 1
 
     @property
     def write_threads(self) -> int:

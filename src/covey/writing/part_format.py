@@ -18,15 +18,15 @@ from covey.errors import DatasetError, FormatError
 from covey.index.format import content_checksum, fingerprint
 from covey.labels import Classes
 from covey.schema import Features
-from covey.shuffle.buckets import RunFile, add_tables, read_table
 from covey.shuffle.keys import ROW_DTYPE
+from covey.shuffle.runs import Run, RunFile, add_tables
 from covey.storage import Storage
 from covey.untrusted import check_path, parse_json, parsing
 from covey.writing.inputs import Input
-from covey.writing.map_stage import MapResult
 from covey.writing.options import DEFAULT_MEMORY_LIMIT, WriteOptions, WriteSchema
 from covey.writing.part_files import Part
 from covey.writing.pieces import Piece, source_files
+from covey.writing.stages import MapResult
 from covey.writing.typed_json import from_json, to_json
 
 FORMAT_VERSION = 3
@@ -125,7 +125,8 @@ def part_to_json(
         DatasetError: If an option is not a value of JSON.
     """
 
-    def relative(run: RunFile) -> RunFile:
+    def relative(run: Run) -> RunFile:
+        assert isinstance(run, RunFile)
         path = Path(run.path).relative_to(directory).as_posix()
         return replace(run, path=path, checksum=crc32c(Path(run.files[2]).read_bytes()))
 
@@ -214,14 +215,15 @@ def load_results(
                     )
                     for run in group.runs
                 )
-                table = add_tables([group.table, *map(read_table, runs)])
+                table = add_tables([group.table, *(run.table for run in runs)])
                 groups.append(replace(group, runs=runs, table=table))
             found.append((piece, replace(result, groups=tuple(groups))))
         return tuple(found)
 
 
-def _find_run(storage: Storage, location: str, run: RunFile) -> RunFile:
+def _find_run(storage: Storage, location: str, run: Run) -> RunFile:
     """Return a run of a part with its path, after the sizes of its files are compared."""
+    assert isinstance(run, RunFile)
     check_path(run.path, "the name of a run")
     if run.checksum is None:
         raise ValueError("a run has no checksum")

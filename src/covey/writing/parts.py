@@ -34,15 +34,12 @@ from covey.labels import Classes
 from covey.results import WriteResult
 from covey.schema import Features
 from covey.schema.lattice import is_decimal
-from covey.shuffle.buckets import hash_bits
+from covey.shuffle.runs import hash_bits
 from covey.storage import Storage, open_storage
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path, shown
-from covey.writing.columns import prepare_columns
-from covey.writing.distributed import DistributedWrite
-from covey.writing.distributed_records import records_of
 from covey.writing.inputs import Input, located, source_failed, with_types
-from covey.writing.map_stage import MapContext, MapResult, map_piece
+from covey.writing.job import WriteJob
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.part_files import (
     PART_FILE,
@@ -68,9 +65,11 @@ from covey.writing.part_format import (
     read_content,
 )
 from covey.writing.pieces import Piece, plan_pieces, plan_tables
+from covey.writing.plan import checksum_of_ends, first_inference
 from covey.writing.scratch import Scratch
 from covey.writing.split_writer import stage_split
-from covey.writing.survey import checksum_of_ends, first_inference
+from covey.writing.stages import MapContext, MapResult, map_piece
+from covey.writing.tables import prepare_columns
 from covey.writing.target import inspect
 from covey.writing.typed_json import to_json
 from covey.writing.versions import read_info
@@ -251,7 +250,7 @@ def commit(
         bar = stack.enter_context(Progress(progress, None, "reading", subject=subject))
         scratch = stack.enter_context(writer.scratch(chosen))
         with Threads() if chosen is None else chosen.start() as pool:
-            work = DistributedWrite(
+            job = WriteJob(
                 pool,
                 options,
                 schema,
@@ -273,10 +272,9 @@ def commit(
                 _check_records(part, results, shown(location))
                 for piece, mapped in results:
                     pieces.append(piece)
-                    work.add_result(piece, mapped)
+                    job.add_result(piece, mapped)
             _check_complete(pieces, inputs, shown(location))
-            ordered = records_of(work, work.finish())
-            result = write_ordered(writer, ordered, options, inputs, work.skipped, bar)
+            result = write_ordered(writer, job.finish(), options, inputs, job.skipped, bar)
     with reporting_failures(shown(target), options.split, lambda: True):
         _remove_parts(storage, location, [part.name for part in parts])
     seconds = time.perf_counter() - started

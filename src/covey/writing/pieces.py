@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.shuffle.keys import Key
-from covey.writing.columns import PreparedTable
 from covey.writing.inputs import Input
+from covey.writing.tables import PreparedTable
 
 PIECE_BYTES = 160 << 20
 """Approximate size of a piece of a file: its records are one run with the default memory limit."""
@@ -79,6 +79,16 @@ class PiecePlan:
     """Number of pieces, if known."""
     shared: tuple[Input, ...]
     """Inputs that workers share."""
+
+
+def undivided(inputs: Sequence[Input]) -> PiecePlan:
+    """Return one piece for each source of inputs, which this process reads."""
+    parts = [(split, part) for split, each in enumerate(inputs) for part in each.parts]
+    pieces = [
+        Piece(index, split, part.first, part.path, payload=part)
+        for index, (split, part) in enumerate(parts)
+    ]
+    return PiecePlan(pieces, len(pieces), ())
 
 
 def plan_pieces(
@@ -160,6 +170,11 @@ def _size(part: Input) -> int:
         return 0
 
 
+def can_be_fetched(part: Input) -> bool:
+    """Return whether several processes can each read a range of an input that is not a list."""
+    return part.can_be_divided and not isinstance(part.items, (list, tuple)) and _can_be_sent(part)
+
+
 def _can_be_sent(part: Input) -> bool:
     if not part.is_repeatable:
         return False
@@ -204,22 +219,31 @@ def plan_tables(
     tables: Sequence[PreparedTable], *, workers: int, pieces: int | None = None
 ) -> PiecePlan:
     """Divide the rows of tables in memory into pieces."""
-    counts = [sum(map(len, table.chosen)) for table in tables]
+    counts = [len(table) for table in tables]
     wanted = pieces or workers * _PIECES_PER_WORKER
+    parts = [
+        [
+            (begin, table.slice(begin, end))
+            for begin, end in _divide(rows, wanted * rows / max(1, sum(counts)))
+        ]
+        for table, rows in zip(tables, counts, strict=True)
+    ]
+    return _plan_tables(tables, parts)
+
+
+def undivided_tables(tables: Sequence[PreparedTable]) -> PiecePlan:
+    """Return one piece for each table, which this process reads."""
+    return _plan_tables(tables, [[(0, table)] for table in tables])
+
+
+def _plan_tables(
+    tables: Sequence[PreparedTable], parts: Sequence[Sequence[tuple[int, PreparedTable]]]
+) -> PiecePlan:
     found: list[Piece] = []
     split = 0
-    for table, rows in zip(tables, counts, strict=True):
-        for begin, end in _divide(rows, wanted * rows / max(1, sum(counts))):
-            found.append(
-                Piece(
-                    index=len(found),
-                    split=split,
-                    first=begin,
-                    path=table.path,
-                    count=end - begin,
-                    begin=begin,
-                    payload=table.slice(begin, end),
-                )
-            )
+    for table, own in zip(tables, parts, strict=True):
+        for begin, part in own:
+            piece = Piece(len(found), split, begin, table.path, len(part), begin=begin)
+            found.append(replace(piece, payload=part))
         split += len(table.chosen)
     return PiecePlan(found, len(found), ())

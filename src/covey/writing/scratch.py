@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covey._locks import locked_directory, remove_unlocked
-from covey.shuffle.buckets import RunFile
+from covey.shuffle.runs import RunFile
 from covey.storage import open_storage
 
 _LOCAL_COPY = re.compile("covey-(write|part|task)-[0-9a-f]{16}")

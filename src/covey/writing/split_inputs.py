@@ -17,11 +17,11 @@ from covey.schema.merge import describe, unify, widen_floats
 from covey.sources import Source, SourceSplits, open_splits
 from covey.sources.source import PathKeywords, choose_split, renaming_note
 from covey.splits import split_order
-from covey.writing.columns import flatten
 from covey.writing.hold_out import check_feature, split_name
 from covey.writing.input_types import is_ray_dataset, is_source_list, normalize_input
 from covey.writing.inputs import Input, get_value, located, name_classes, split_item
 from covey.writing.options import WriteOptions
+from covey.writing.tables import flatten
 
 DEFAULT_SPLIT = "train"
 MAX_SPLIT_VALUES = 100

@@ -6,8 +6,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 from covey._files import link_or_copy, sync
 from covey._progress import Progress
 from covey._text import count_of
-from covey._threads import ordered_map
 from covey.engines import Engine
 from covey.errors import DatasetError
 from covey.filenames import FEATURES_FILE, fill_template
@@ -30,19 +28,17 @@ from covey.index.write import IndexWriter, write_classes
 from covey.labels import Classes, input_feature, make_label
 from covey.results import WriteResult
 from covey.schema import ClassLabel, Features, Steps
-from covey.schema.images import ImageSummary, ImageSurvey, join_summaries
+from covey.schema.images import ImageSummary, join_summaries
 from covey.schema.tfds import features_to_tfds
-from covey.shuffle.keys import OrderedRecords, Part
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Change, ReplacedFiles, StagedSplit, Staging, staged
-from covey.writing.distributed_records import DistributedRecords
+from covey.writing.job import OrderedRecords
 from covey.writing.options import WriteOptions
 from covey.writing.part_files import parts_directory
 from covey.writing.publish import RemoteStaging, published
-from covey.writing.reduce_stage import ShardTarget
 from covey.writing.scratch import Scratch
-from covey.writing.shards import Cuts, plan_cuts, write_shards
+from covey.writing.stages import ShardTarget
 from covey.writing.target import TargetSplit, inspect
 
 
@@ -136,7 +132,6 @@ class SplitWriter:
         classes: Classes,
         progress: Progress,
         *,
-        cuts: Cuts | None = None,
         sidecars: Mapping[str, str] | None = None,
         list_shards: bool = False,
         replaced_files: ReplacedFiles = "move",
@@ -148,14 +143,13 @@ class SplitWriter:
             features: Features of the records.
             classes: Classes of the records.
             progress: Progress bar.
-            cuts: Ends of the shards; by default as the options request.
             sidecars: Content of further sidecar files, by name.
             list_shards: Whether to write datum's ``shard_info.json``. If the dataset has that
                 file, it is always updated.
             replaced_files: What to do with the files of the replaced version. A URL keeps them.
         """
         splits = [
-            self._stage(target, records, features, classes, progress, cuts)
+            self._stage(target, records, features, classes, progress)
             for target, records in zip(self.targets, ordered, strict=True)
         ]
         change = Change(
@@ -209,19 +203,17 @@ class SplitWriter:
         features: Features,
         classes: Classes,
         progress: Progress,
-        cuts: Cuts | None,
     ) -> StagedSplit:
         """Write the shards and the index of a split into the staging directory."""
         progress.rename("writing")
-        cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
         old = target.old_index(classes) if target.appends else None
         compression = self._choose_compression(target, old)
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
         # Workers upload shards under their final names.
-        uploads = self.staging.is_remote and isinstance(ordered, DistributedRecords)
+        uploads = self.staging.is_remote and ordered.uploads
         target = target.with_new_token() if uploads else target
         new, written, images = self._write_shards(
-            target, ordered, classes, cuts, rows, old, compression, progress
+            target, ordered, classes, rows, old, compression, progress
         )
         progress.rename("indexing")
         target = target if uploads else target.with_new_token()
@@ -317,7 +309,6 @@ class SplitWriter:
         target: TargetSplit,
         ordered: OrderedRecords,
         classes: Classes,
-        cuts: Cuts,
         rows: Path,
         old: tuple[IndexMetadata, NDArray[Any]] | None,
         compression: str | None,
@@ -343,54 +334,38 @@ class SplitWriter:
             labelled=classes.label is not None,
             single_stream=single_stream,
         )
-        threads = self._options.write_threads
-        new_images: Mapping[str, ImageSummary] = {}
+        shards: dict[int, Shard] = {}
+        images: list[Mapping[str, ImageSummary] | None] = [old_images]
         try:
             index.add_rows(old_rows)
-            if isinstance(ordered, DistributedRecords):
-                new, new_images = ordered.write_shards(
-                    cuts,
-                    index,
-                    partial(self._shard_target, target, first),
-                    first=first,
-                    records_before=len(old_rows),
-                    compression=compression,
-                    compression_level=self._options.compression_level,
-                    progress=progress,
-                )
-            else:
-                images = ImageSurvey(classes.features)
-                with ThreadPoolExecutor(threads, thread_name_prefix="covey-write") as executor:
-                    tasks = (
-                        partial(_finish_part, task, classes, images) for task in ordered.tasks()
-                    )
-                    new = write_shards(
-                        ordered_map(tasks, executor, threads + 2),
-                        cuts,
-                        self.staging.path,
-                        index,
-                        first=first,
-                        compression=compression,
-                        compression_level=self._options.compression_level,
-                        executor=executor,
-                        progress=progress.add,
-                    )
-                new_images = images.summaries()
+            for result in ordered.write_shards(
+                partial(self._shard_target, target, first, ordered.uploads),
+                first=first,
+                compression=compression,
+                progress=progress,
+            ):
+                assert result.info is not None
+                index.write_at(len(old_rows) + result.first, result.rows)
+                shards[result.shard] = result.info
+                images.append(result.images)
             index.close()
         finally:
             index.abandon()
-        return new, index, join_summaries((old_images, new_images))
+        return [shards[n] for n in sorted(shards)], index, join_summaries(images)
 
-    def _shard_target(self, target: TargetSplit, before: int, shards: int) -> ShardTarget:
-        """Return where the workers of an engine write shards.
+    def _shard_target(
+        self, target: TargetSplit, before: int, uploads: bool, shards: int
+    ) -> ShardTarget:
+        """Return where shards are written.
 
         Args:
             target: The split.
             before: Number of the shards before the new ones.
+            uploads: Whether workers upload the shards of a URL.
             shards: Number of the new shards.
         """
         staging = self.staging
-        if isinstance(staging, Staging):
+        if isinstance(staging, Staging) or not uploads:
             return ShardTarget(str(staging.path))
         total = before + shards
         names = tuple(
@@ -399,13 +374,6 @@ class SplitWriter:
         )
         staging.expect(names)
         return ShardTarget(None, self._path, names, staging.storage_options)
-
-
-def _finish_part(task: Callable[[], Part], classes: Classes, images: ImageSurvey) -> Part:
-    """Run a task, count its images, and decode its class ids if they are not known."""
-    block, labels = task()
-    images.add(block)
-    return block, classes.of(block) if labels is None else labels
 
 
 def _sidecars(features: Features) -> dict[str, str]:

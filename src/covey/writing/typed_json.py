@@ -22,7 +22,7 @@ from covey.schema.infer import Inference
 from covey.schema.infer import Path as FeaturePath
 from covey.schema.lattice import Seen
 from covey.schema.types import Feature
-from covey.shuffle.buckets import TABLE_DTYPE
+from covey.shuffle.runs import TABLE_DTYPE, Run, RunFile
 from covey.untrusted import brief
 
 
@@ -77,6 +77,7 @@ def from_json(kind: Any, content: Any, name: str) -> Any:
     Raises:
         FormatError: If the content is not of this type.
     """
+    kind = RunFile if kind == Run else kind  # parts have no runs in memory
     fields = _fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     is_list, is_dict = isinstance(content, list), isinstance(content, dict)

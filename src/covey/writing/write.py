@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from covey._locks import interrupted
 from covey._progress import Progress
-from covey.engines import Engine, EngineArgument, Pool, find_engine
+from covey.engines import Engine, EngineArgument, Processes, find_engine
+from covey.engines.pools import ThisProcess
 from covey.errors import DatasetError
-from covey.labels import AUTO, Classes
-from covey.results import SkippedRecord, WriteResult
+from covey.labels import AUTO
+from covey.results import WriteResult
 from covey.schema import Features
 from covey.sources.source import PathKeywords
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path, shown
-from covey.writing.columns import RecordsToWrite, sort_columns
-from covey.writing.distributed import DistributedWrite
-from covey.writing.distributed_records import records_of
-from covey.writing.encode import ItemEncoder
 from covey.writing.hold_out import HoldOut
 from covey.writing.input_types import is_ray_dataset
 from covey.writing.inputs import Input, declare_types, located
+from covey.writing.job import WriteJob
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
     Mode,
     OnError,
     WriteOptions,
-    WriteSchema,
     parse_types,
 )
-from covey.writing.order import RecordSorter
-from covey.writing.parallel import encode_examples
 from covey.writing.parts import write_part
-from covey.writing.scratch import Scratch
+from covey.writing.pieces import can_be_fetched
 from covey.writing.split_inputs import divide_by_feature, join_inputs, normalize_splits
-from covey.writing.split_writer import SplitWriter, stage_split
+from covey.writing.split_writer import stage_split
 from covey.writing.write_steps import resolve_schema, write_ordered
 
 if TYPE_CHECKING:
@@ -132,8 +126,9 @@ def write(
         mode: What to do if the split exists: ``"error"``, ``"overwrite"`` it, or ``"append"``
             shards to it.
         memory_limit: Approximate number of bytes of examples in memory; more are spilled to disk.
-        workers: Number of threads or processes. The default is one thread for encoding, and one
-            per CPU for sorting, compressing and writing.
+        workers: Number of threads that compress and write (default: one per CPU). A source whose
+            examples are read by index or range is read and encoded by as many processes, as for
+            ``engine=covey.engines.Processes(workers=...)``.
         engine: Where examples are read, encoded and sorted: None for this process,
             ``"processes"`` for several processes of this machine, ``"ray"`` for a Ray cluster, or
             an object of :mod:`covey.engines`. The bytes are the same. `memory_limit` is that of a
@@ -244,15 +239,18 @@ def write(
         raise DatasetError(
             option="names", found=options.names, allowed="omitted for a list of sources"
         )
+    if chosen is None and part is None and workers is not None and workers > 1:
+        sources = (source for each in parts for source in each.parts)
+        if joined.columns is None and any(map(can_be_fetched, sources)):
+            chosen = Processes(workers=workers)
     if part is not None:
         if chosen is not None:
             raise DatasetError(option="engine", found=engine, allowed="omitted with part=")
         result = write_part(target, part, options, joined, parts, storage_options, progress)
         return _finish(result, started, notes)
-    call = _WriteCall(options, joined, parts, progress, chosen)
     committed = False
     try:
-        result = call.run(target, storage_options)
+        result = _run(target, options, joined, parts, chosen, storage_options, progress)
         committed = True
         return _finish(result, started, notes)
     except KeyboardInterrupt as interrupt:
@@ -261,94 +259,41 @@ def write(
         raise interrupted(shown(target), first, committed) from interrupt
 
 
+def _run(
+    path: str,
+    options: WriteOptions,
+    joined: Input,
+    inputs: Sequence[Input],
+    engine: Engine | None,
+    storage_options: Mapping[str, Any] | None,
+    progress: bool | None,
+) -> WriteResult:
+    """Write the splits, and return their summary."""
+    # The bar is closed last: the end of stage_split uploads the files of a URL.
+    with ExitStack() as stack, stage_split(path, options, storage_options) as writer:
+        schema = resolve_schema(options, joined, writer.targets, writer.known_schema())
+        subject = f"{writer.target.name} {', '.join(options.splits)}"
+        bar = stack.enter_context(Progress(progress, joined.length, "reading", subject=subject))
+        # The workers are stopped before the staging directory is removed.
+        scratch = stack.enter_context(writer.scratch(engine))
+        with ThisProcess(options.write_threads) if engine is None else engine.start() as pool:
+            job = WriteJob(
+                pool,
+                options,
+                schema,
+                inputs,
+                joined,
+                writer.staging.path,
+                bar,
+                scratch=scratch,
+                pieces=None if engine is None else engine.pieces,
+            )
+            with located(inputs[0]):
+                ordered = job.run()
+            return write_ordered(writer, ordered, options, inputs, job.skipped, bar)
+
+
 def _finish(result: WriteResult, started: float, notes: tuple[str, ...]) -> WriteResult:
     """Return a result with the time since `started`, and with the notes of the source first."""
     seconds = time.perf_counter() - started
     return replace(result, seconds=seconds, notes=(*notes, *result.notes))
-
-
-@dataclass(frozen=True)
-class _WriteCall:
-    """One call of :func:`write`."""
-
-    options: WriteOptions
-    joined: Input
-    """The schema of all splits."""
-    inputs: Sequence[Input]
-    """Input of each split."""
-    progress: bool | None
-    engine: Engine | None = None
-
-    def run(self, path: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
-        """Write the splits, and return their summary."""
-        options = self.options
-        # The bar is closed last: the end of stage_split uploads the files of a URL.
-        with (
-            ExitStack() as stack,
-            stage_split(path, options, storage_options) as writer,
-        ):
-            schema = resolve_schema(options, self.joined, writer.targets, writer.known_schema())
-            subject = f"{writer.target.name} {', '.join(options.splits)}"
-            bar = Progress(self.progress, self.joined.length, "reading", subject=subject)
-            progress = stack.enter_context(bar)
-            # The workers are stopped before the staging directory is removed.
-            scratch = stack.enter_context(writer.scratch(self.engine))
-            with nullcontext() if self.engine is None else self.engine.start() as pool:
-                return self._encode_and_write(writer, schema, progress, pool, scratch)
-
-    def _encode_and_write(
-        self,
-        writer: SplitWriter,
-        schema: WriteSchema,
-        progress: Progress,
-        pool: Pool | None,
-        scratch: Scratch,
-    ) -> WriteResult:
-        splits = self.options.splits
-        skipped: list[list[SkippedRecord]] = [[] for _ in splits]
-        with located(self.inputs[0]):
-            if pool is not None and self.engine is not None:
-                work = DistributedWrite(
-                    pool,
-                    self.options,
-                    schema,
-                    self.inputs,
-                    self.joined,
-                    writer.staging.path,
-                    progress,
-                    scratch=scratch,
-                    pieces=self.engine.pieces,
-                )
-                ordered = records_of(work, work.run())
-                skipped[:] = work.skipped
-            elif self.joined.columns is not None:
-                progress.rename("sorting")
-                ordered = sort_columns(self.inputs, self.options, schema)
-            else:
-                ordered = self._sort_items(schema, writer.staging.path, progress, skipped)
-        return write_ordered(writer, ordered, self.options, self.inputs, skipped, progress)
-
-    def _sort_items(
-        self,
-        schema: WriteSchema,
-        directory: Path,
-        progress: Progress,
-        skipped: list[list[SkippedRecord]],
-    ) -> RecordsToWrite:
-        """Encode and sort items that come one by one."""
-        class_names = self.joined.class_names
-        with RecordSorter(
-            directory, self.options, schema, class_names=class_names, progress=progress.add
-        ) as sorter:
-            encoder = ItemEncoder(self.options, schema, sorter)
-            for split, examples in enumerate(self.inputs):
-                sorter.begin_split(split)
-                for part in examples.parts:
-                    with located(part):
-                        encode_examples(part, self.options, encoder)
-                        sorter.wait()
-            skipped[:] = sorter.skipped
-            if sorter.is_empty():
-                return RecordsToWrite(Features({}), Classes(Features({}), None), [])
-            progress.rename("sorting")
-            return sorter.finish(encoder.final_features())

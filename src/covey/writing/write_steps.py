@@ -13,8 +13,8 @@ from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.lattice import extends
 from covey.schema.merge import describe, widen_floats
-from covey.writing.columns import RecordsToWrite
 from covey.writing.inputs import Input, name_key
+from covey.writing.job import RecordsToWrite
 from covey.writing.options import (
     WriteOptions,
     WriteSchema,

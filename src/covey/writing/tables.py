@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,23 +23,10 @@ from covey.labels import (
     number_column,
 )
 from covey.schema import ClassLabel, Features
-from covey.schema.codec import Rounding, Rows, add_rounding, count_rows, flat_items
+from covey.schema.codec import Rounding, Rows, count_rows, flat_items
 from covey.schema.infer import infer_column_kinds
 from covey.schema.lattice import count_rounded
-from covey.shuffle.keys import (
-    ClassSizes,
-    Key,
-    OrderedRecords,
-    Part,
-    RecordOrder,
-    cut_by_bytes,
-    duplicate_error,
-    find_duplicate,
-    hash_positions,
-    make_rows,
-    sort_words,
-)
-from covey.tfrecord.block import FRAME_BYTES
+from covey.shuffle.keys import Key
 from covey.writing.hold_out import (
     HoldOut,
     check_choice,
@@ -51,18 +37,6 @@ from covey.writing.hold_out import (
 )
 from covey.writing.inputs import Input, located, name_classes
 from covey.writing.options import WriteOptions, WriteSchema
-
-
-@dataclass(frozen=True)
-class RecordsToWrite:
-    """Records of a write; each split is sorted when its records are read."""
-
-    features: Features
-    classes: Classes
-    splits: Sequence[OrderedRecords]
-    """Records of each split."""
-    rounding: Rounding = field(default_factory=dict)
-    """Numbers in lists of Python floats that were rounded, if the features are inferred."""
 
 
 def choose_label(features: Features, options: WriteOptions, schema: WriteSchema) -> str | None:
@@ -130,6 +104,9 @@ class PreparedTable:
     """The rows, checked."""
     path: str | None = None
     """Path of the source, for errors."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chosen))
 
     def slice(self, begin: int, end: int) -> PreparedTable:
         """Return some rows."""
@@ -217,27 +194,6 @@ def _prepare(
     return PreparedTable(columns, labels, keys, chosen, checked, source.path)
 
 
-def sort_columns(
-    sources: Sequence[Input], options: WriteOptions, schema: WriteSchema
-) -> RecordsToWrite:
-    """Return the rows of the columns of each input, sorted; see :func:`prepare_columns`."""
-    classes, tables = prepare_columns(sources, options, schema)
-    splits = []
-    for source, table in zip(sources, tables, strict=True):
-        assert table.rows is not None
-        with located(source):
-            splits += [
-                ColumnOrder(
-                    table.rows, table.labels, table.keys, options.order, options.seed, chosen=each
-                )
-                for each in table.chosen
-            ]
-    rounded: list[Rounding] = []
-    if schema.features is None:
-        rounded = [round_lists(classes.features, table.columns) for table in tables]
-    return RecordsToWrite(classes.features, classes, splits, add_rounding(rounded))
-
-
 def round_lists(features: Features, columns: Mapping[str, Any]) -> Rounding:
     """Return how many numbers in lists of Python floats are rounded to float32."""
     found = {
@@ -274,69 +230,6 @@ def _names_of_ids(features: Features | None, label: str, column: Any) -> Any:
         if not isinstance(value, str) and not 0 <= value < len(names):
             raise FeatureError(f"class {value} has no name", example=row, feature=label)
     return [value if isinstance(value, str) else names[value] for value in column]
-
-
-class ColumnOrder:
-    """Rows of columns, sorted.
-
-    Args:
-        rows: The rows.
-        labels: Class id of each row; None if they are unlabelled.
-        keys: Key of each row; None to use the positions of the rows.
-        order: Order of the records.
-        seed: Seed of the hashes.
-        chosen: Positions of the rows of this split, ascending; None for all.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        labels: NDArray[np.int64] | None,
-        keys: Sequence[Key] | None,
-        order: RecordOrder,
-        seed: int,
-        *,
-        chosen: NDArray[np.intp] | None = None,
-    ) -> None:
-        positions = np.arange(len(rows)) if chosen is None else chosen
-        self.records = len(positions)
-        self._rows = rows
-        self._labels = None if labels is None else labels[positions]
-        self._lengths = rows.measure()[positions]
-        self.bytes = int(self._lengths.sum()) + FRAME_BYTES * self.records
-        self._positions = positions
-        self._permutation = self._sort(keys, order, seed)
-
-    def _sort(self, keys: Sequence[Key] | None, order: RecordOrder, seed: int) -> NDArray[np.intp]:
-        positions = self._positions.astype(np.uint64)
-        if keys is None and not order.by_class:
-            if order.by == "position":
-                return np.arange(self.records)
-            permutation = sort_words(hash_positions(positions, seed)[0])
-            if permutation is not None:
-                return permutation
-        own = None if keys is None else [keys[position] for position in self._positions.tolist()]
-        table = make_rows(positions, self._lengths, own, seed)
-        duplicate = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
-        if keys is not None and duplicate is not None:
-            raise duplicate_error(duplicate, keys[duplicate[0]])
-        if order.by_class and self._labels is not None:
-            table["label"] = self._labels
-        return order.sort(table)
-
-    def classes(self) -> ClassSizes:
-        """Return the sizes of the classes, if records are sorted by class."""
-        assert self._labels is not None
-        return ClassSizes.of(self._labels, self._lengths)
-
-    def tasks(self) -> Iterator[Callable[[], Part]]:
-        """Yield functions that return the records in order, a part each."""
-        for begin, end in cut_by_bytes(self._lengths[self._permutation]):
-            yield partial(self._encode, self._permutation[begin:end])
-
-    def _encode(self, rows: NDArray[np.intp]) -> Part:
-        labels = None if self._labels is None else self._labels[rows]
-        return self._rows.encode(self._positions[rows]), labels
 
 
 def fill_columns(features: Features, columns: dict[str, Any], rows: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,27 +28,14 @@ from covey.schema import Features
 from covey.schema.codec import Rounding, add_rounding, leaf
 from covey.schema.infer import integer_range
 from covey.schema.lattice import is_decimal, join_ranges, restore_decimals
-from covey.shuffle.external_sort import Run, Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
+from covey.shuffle.runs import HASH_BITS, Sorted, Spool, limit_memory
 from covey.tfrecord import Block
-from covey.writing.columns import (
-    RecordsToWrite,
-    choose_label,
-    fill_columns,
-    flatten,
-    no_label_error,
-)
 from covey.writing.encode import Chunk
-from covey.writing.hold_out import (
-    HoldOut,
-    check_choice,
-    choose_classes,
-    choose_keys,
-    group_keys,
-    split_numbers,
-)
+from covey.writing.hold_out import choose_keys, group_keys, split_numbers
 from covey.writing.inputs import name_classes
 from covey.writing.options import WriteOptions, WriteSchema
+from covey.writing.tables import choose_label, fill_columns, flatten, no_label_error
 
 _MAX_UNLABELLED = 10_000
 """Examples without a label after which a write that infers the label fails."""
@@ -86,7 +73,7 @@ class RecordGroup:
         rows: NDArray[Any],
         inferred: Features,
         classes: Classes,
-        final_ids: NDArray[np.int64],
+        final_ids: NDArray[np.int64] | None,
     ) -> tuple[Block, NDArray[Any]]:
         """Return records and rows with the final features and class ids.
 
@@ -95,7 +82,7 @@ class RecordGroup:
             rows: Their rows.
             inferred: The features before a string label became a ClassLabel, with its default.
             classes: The final features and classes.
-            final_ids: Final class ids by the provisional ones of the group.
+            final_ids: Final class ids by those of the rows; None if these are final.
         """
         rows, label = rows.copy(), classes.label
         if not self.features.is_stored_like(classes.features):
@@ -105,7 +92,7 @@ class RecordGroup:
             rows["label"] = 0
         elif self.label != label:
             rows["label"] = classes.of(block)
-        elif self.has_provisional_ids:
+        elif final_ids is not None:
             rows["label"] = final_ids[rows["label"]]
         return block, rows
 
@@ -118,6 +105,8 @@ class _Group:
     only_label: Features | None
     """The label feature alone."""
     spool: Spool
+    labels: set[int] = field(default_factory=set)
+    """Class ids of its rows, if classes are held out."""
 
 
 def final_classes(
@@ -156,8 +145,8 @@ class RecordSorter:
     """Sink of encoded chunks that sorts their records.
 
     While features are inferred, later chunks may need other features than earlier ones. The records
-    of each set of features have a spool of their own. At the end, records whose features are not
-    the final ones are decoded and encoded again.
+    of each set of features have a spool of their own. Records whose features are not the final ones
+    are rewritten later.
 
     Records are added to their spool by another thread, while the caller encodes the next ones. This
     thread also reads their class ids.
@@ -167,7 +156,7 @@ class RecordSorter:
         options: Options of the write.
         schema: Features and label.
         class_names: Class names of integer features, by feature, as the source has them.
-        check_keys: Whether to raise an error for equal keys; False if these are compared later.
+        bits: Bits of the hash that number a bucket.
         progress: Called with the number of records and bytes of each chunk.
     """
 
@@ -178,21 +167,20 @@ class RecordSorter:
         schema: WriteSchema,
         *,
         class_names: Mapping[str, tuple[str, ...]] | None = None,
-        check_keys: bool = True,
+        bits: int = HASH_BITS,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self._directory = directory
         self._options = options
         self._schema = schema
         self._class_names = class_names
-        self._check_keys = check_keys
+        self._bits = bits
+        self._collects_labels = options.holds_out_classes
         self._progress = progress
         self._groups: list[_Group] = []
-        self._spools = 0
         self.class_ids = ClassIds(schema.known_classes)
         """The strings of the label."""
         self._unlabelled = 0
-        """Features that can be the label."""
         self.has_keys: dict[int, bool] = {}
         """Whether the examples of a split have keys."""
         self.rounding: Rounding = {}
@@ -235,7 +223,7 @@ class RecordSorter:
         ranges = (
             integer_range(group.kind.features, block, name)
             for group in self._groups
-            for block, _ in group.spool.blocks()
+            for block in group.spool.blocks()
         )
         return join_ranges((0, 0), *ranges)
 
@@ -249,7 +237,7 @@ class RecordSorter:
             )
         rows = make_rows(chunk.positions, block.lengths, keys, self._options.seed)
         for own_split, chosen in self._divide_chunk(chunk, split):
-            group = self._find_group(chunk.features, own_split, has_keys)
+            group = self._find_group(chunk.features, own_split)
             own_block, own_rows = block, rows
             if len(chosen) < len(block):
                 own_block, own_rows = select_records(block, chosen), rows[chosen]
@@ -258,7 +246,10 @@ class RecordSorter:
             else:
                 ids = self.class_ids.read(group.only_label, own_block, own_rows["position"])
                 own_rows["label"] = ids
+            if self._collects_labels:
+                group.labels.update(np.unique(own_rows["label"]).tolist())
             group.spool.add(own_block, own_rows)
+            limit_memory((each.spool for each in self._groups), self._options.memory_limit)
 
     def _check_label(self, features: Features, examples: int) -> None:
         """Raise after many examples without a label, not after the last one."""
@@ -297,13 +288,11 @@ class RecordSorter:
         is_known = name in features
         return features, leaf(features.decode_batch(chunk.block, [name])) if is_known else None
 
-    def _find_group(self, features: Features, split: int, has_keys: bool) -> _Group:
+    def _find_group(self, features: Features, split: int) -> _Group:
         for group in self._groups:
             known = group.kind.features
             if group.kind.split == split and (known is features or known == features):
                 return group
-        for group in self._groups:
-            group.spool.spill()  # all spools together hold at most the memory limit
         label = self._schema.label
         if self._schema.infers_label:
             label = guess_label(name_classes(features, self._class_names))
@@ -313,109 +302,28 @@ class RecordSorter:
         if order.by_class and (label is None or is_string(features[label])):
             order = RecordOrder(by=order.by)  # the class ids are not final
         only_label = None if label is None else features.select([label])
-        spool = self._new_spool(order, unique=has_keys and self._check_keys)
+        spool = Spool(
+            self._directory,
+            memory_limit=self._options.memory_limit,
+            order=order,
+            bits=self._bits,
+            prefix=f"{len(self._groups) + 1}-",
+        )
         group = _Group(RecordGroup(features, split, label, order), only_label, spool)
         self._groups.append(group)
         return group
 
-    def _new_spool(self, order: RecordOrder, *, unique: bool) -> Spool:
-        self._spools += 1
-        active = len(self._options.splits) if self._options.is_divided else 1
-        return Spool(
-            self._directory,
-            memory_limit=max(1, self._options.memory_limit // active),
-            order=order,
-            unique=unique,
-            prefix=f"{self._spools}-",
-        )
-
-    def is_empty(self) -> bool:
-        """Return whether there are no records."""
-        self._executor.wait()
-        return not self._groups
-
-    def finish(self, features: Features) -> RecordsToWrite:
-        """Return all records, their final features and their classes.
+    def finish(self, *, in_memory: bool) -> list[tuple[RecordGroup, Sorted, set[int]]]:
+        """Return all records as sorted runs, with the class ids of their rows.
 
         Args:
-            features: Features that fit all examples. A string label becomes a ClassLabel if the
-                schema requests it.
+            in_memory: Whether runs remain in memory if they fit.
         """
         self._executor.wait()
-        features = name_classes(features, self._class_names)
-        hold_out, inferred = self._options.hold_out, features
-        classes = final_classes(
-            features,
-            self._options,
-            self._schema,
-            self.class_ids,
-            [group.kind.features for group in self._groups],
-        )
-        by_split = [
-            [group for group in self._groups if group.kind.split == split]
-            for split in range(len(self._options.splits))
+        return [
+            (group.kind, group.spool.finish(in_memory=in_memory), group.labels)
+            for group in self._groups
         ]
-        if hold_out is not None and hold_out.fraction is not None:
-            counts = [sum(group.spool.records for group in groups) for groups in by_split]
-            check_choice(hold_out, counts[1], sum(counts), "examples")
-        splits = [
-            self._collect(groups, inferred, classes, unique=self._has_keys(split))
-            for split, groups in enumerate(by_split)
-        ]
-        if hold_out is not None and hold_out.fraction is None:
-            splits = self._divide_classes(splits[0], classes, hold_out)
-        return RecordsToWrite(classes.features, classes, splits, self.rounding)
-
-    def _has_keys(self, split: int) -> bool:
-        """Return whether the examples of a split have keys."""
-        return self.has_keys.get(0 if self._options.is_divided else split, False)
-
-    def detach(self) -> list[tuple[RecordGroup, list[Run]]]:
-        """Return all records as sorted runs on disk, which the caller owns."""
-        self._executor.wait()
-        return [(group.kind, group.spool.detach()) for group in self._groups]
-
-    def _collect(
-        self, groups: Sequence[_Group], inferred: Features, classes: Classes, *, unique: bool
-    ) -> Spool:
-        """Return the records of all groups in one spool, with the final features and class ids.
-
-        Args:
-            groups: The groups of a split.
-            inferred: The features before a string label became a ClassLabel, with its default.
-            classes: The final features and classes.
-            unique: Whether keys must be unique.
-        """
-        order = self._options.order
-        final_ids = self.class_ids.final_ids()
-        first = groups[0] if groups else None
-        if first is not None and len(groups) == 1 and first.kind.is_final(classes, order):
-            first.spool.final_ids = final_ids if first.kind.has_provisional_ids else None
-            first.spool.is_labelled = classes.label is not None
-            return first.spool
-        target = self._new_spool(order, unique=unique)
-        target.is_labelled = classes.label is not None
-        for group in groups:
-            for block, rows in group.spool.drain():
-                target.add(*group.kind.convert(block, rows, inferred, classes, final_ids))
-        return target
-
-    def _divide_classes(self, spool: Spool, classes: Classes, hold_out: HoldOut) -> list[Spool]:
-        """Divide records by class, which is possible only if all classes are known."""
-        found = [np.unique(rows["label"]) for rows in spool.rows()]
-        ids = np.unique(spool.class_ids(np.concatenate(found)))
-        held_out = choose_classes(hold_out, classes, ids)
-        unique = self.has_keys.get(0, False)
-        targets = [self._new_spool(self._options.order, unique=unique) for _ in range(2)]
-        for target in targets:
-            target.is_labelled = True
-        for block, rows in spool.drain():
-            rows = rows.copy()
-            rows["label"] = spool.class_ids(rows["label"])
-            mask = np.isin(rows["label"], held_out)
-            for target, chosen in zip(targets, (~mask, mask), strict=True):
-                target.add(select_records(block, np.flatnonzero(chosen)), rows[chosen])
-        return targets
 
 
 def select_records(block: Block, rows: NDArray[np.intp]) -> Block:

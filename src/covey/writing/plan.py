@@ -1,34 +1,36 @@
-"""The results of the map stage, merged: features, keys, classes and buckets of all pieces.
+"""What the main process determines between the stages of a write.
 
-The merged features and classes are those that a local write determines from all examples.
+The results of the map stage are merged: features, keys, classes and buckets of all pieces. From
+these follow the final features, the class ids, and the ends of the shards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey._core import crc32c
-from covey.errors import CoveyError, FeatureError
+from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.labels import Classes
 from covey.schema import Features
 from covey.schema.columns import NUMBERS
 from covey.schema.infer import Inference, Path
 from covey.schema.lattice import join_ranges
-from covey.shuffle.buckets import TABLE_DTYPE, add_tables
 from covey.shuffle.keys import RecordOrder
+from covey.shuffle.runs import TABLE_DTYPE, add_tables, class_sizes
+from covey.untrusted import MAX_SHARDS
 from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.inputs import Input
-from covey.writing.map_stage import GroupRuns, MapResult, find_labels, integer_ranges
 from covey.writing.options import WriteOptions, WriteSchema
-from covey.writing.order import RecordGroup
 from covey.writing.pieces import Piece
+from covey.writing.sort import RecordGroup
+from covey.writing.stages import Cuts, GroupRuns, MapResult, ShardTask
 
 
 @dataclass
@@ -39,24 +41,11 @@ class MappedPiece:
     name: str
     """Name of the piece, for messages."""
     result: MapResult
-    """Its runs; strings and tables are not kept."""
-    ids: NDArray[np.int32]
-    """Class ids of this write, by the provisional ids of the piece."""
-    rewritten: dict[int, tuple[GroupRuns, ...]] = field(default_factory=dict)
-    """Groups that were rewritten, by their position."""
-
-    def final_groups(self) -> Iterator[tuple[GroupRuns, bool]]:
-        """Yield each group, rewritten if it was, and whether its class ids are provisional."""
-        for position, group in enumerate(self.result.groups):
-            if position in self.rewritten:
-                yield from ((each, False) for each in self.rewritten[position])
-            else:
-                yield group, group.kind.has_provisional_ids
+    """Its features, keys and skipped examples, without runs and strings."""
 
 
-Query = Callable[..., list[Any]]
-"""Function that returns the results of another function for each group of a piece. Workers call it,
-with the group, the arguments, and the bytes of records to read at once."""
+RangeQuery = Callable[[str, Sequence[str]], Sequence[Mapping[str, tuple[int, int]]]]
+"""Function of the name of a piece and the names of features."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +89,15 @@ class BucketTotals:
         """Return the object for all groups of a kind: class names are not held for every piece."""
         return next((each for each in self._kinds if each == kind), kind)
 
-    def of_split(
-        self, split: int, is_included: Callable[[RecordGroup], bool]
-    ) -> tuple[NDArray[Any], int]:
-        """Return the sum of the tables of some groups of a split, and their longest record."""
-        chosen = [
-            at for at, kind in enumerate(self._kinds) if kind.split == split and is_included(kind)
-        ]
+    def remove(self, is_removed: Callable[[RecordGroup], bool]) -> None:
+        """Remove the groups of some kinds."""
+        for at in reversed(range(len(self._kinds))):
+            if is_removed(self._kinds[at]):
+                del self._kinds[at], self._tables[at], self._longest[at]
+
+    def of_split(self, split: int) -> tuple[NDArray[Any], int]:
+        """Return the sum of the tables of a split, and its longest record."""
+        chosen = [at for at, kind in enumerate(self._kinds) if kind.split == split]
         tables = [self._tables[at] for at in chosen]
         longest = max((self._longest[at] for at in chosen), default=0)
         return add_tables([np.zeros(0, TABLE_DTYPE), *tables]), longest
@@ -184,13 +175,15 @@ class _NullSink:
         return 0, 0
 
 
-def merge_features(pieces: Sequence[MappedPiece], options: WriteOptions, query: Query) -> Features:
+def merge_features(
+    pieces: Sequence[MappedPiece], options: WriteOptions, query: RangeQuery
+) -> Features:
     """Return the features that fit the examples of all pieces, as a local write infers them.
 
     Args:
         pieces: The pieces, in order.
         options: Options of the write.
-        query: Function that queries the records of a piece.
+        query: Function that returns the ranges of integers in the records of a piece.
 
     Raises:
         FeatureError: If no features fit; ``task`` is the name of the piece.
@@ -238,29 +231,84 @@ def _paths_of_mixed_dtypes(found: Sequence[Inference]) -> list[Path]:
 
 
 def _integer_ranges(
-    mapped: MappedPiece, paths: Sequence[Path], query: Query
+    mapped: MappedPiece, paths: Sequence[Path], query: RangeQuery
 ) -> dict[Path, tuple[int, int]]:
     names = tuple(map("/".join, paths))
-    ranges = query(mapped, integer_ranges, names)
+    ranges = query(mapped.name, names)
     return {
         path: join_ranges((0, 0), *(own[name] for own in ranges))
         for path, name in zip(paths, names, strict=True)
     }
 
 
-# Classes.
+# Shards.
 
 
-def find_classes(pieces: Sequence[MappedPiece], survey: Survey, query: Query) -> NDArray[np.int64]:
-    """Return the class ids of all records, each of them once."""
-    parts, label = [np.zeros(0, np.int64)], survey.classes.label
-    for mapped in pieces:
-        kinds = [group.kind for group in mapped.result.groups]
-        # Examples that lack the label have its default, and rows without class ids.
-        has_ids = all(kind.label == label for kind in kinds)
-        classes = None if has_ids else survey.classes
-        found = query(mapped, find_labels, survey.inferred, classes)
-        for kind, ids in zip(kinds, found, strict=True):
-            is_provisional = kind.label == label and kind.has_provisional_ids
-            parts.append(survey.final_ids[mapped.ids[ids]] if is_provisional else ids)
-    return np.unique(np.concatenate(parts))
+def plan_cuts(table: NDArray[Any], options: WriteOptions) -> Cuts:
+    """Return the ends of the shards that the options request, for records of these buckets.
+
+    Raises:
+        DatasetError: If there would be more shards than a reader accepts.
+    """
+    total, size = int(table["records"].sum()), options.records_per_shard
+    if size is not None:
+        count = _check_count(-(-total // size))
+        return Cuts("records", np.minimum(np.arange(1, count + 1) * size, total))
+    unit: Literal["records", "bytes"] = "bytes" if options.shards is None else "records"
+    length = int(table["bytes"].sum()) if unit == "bytes" else total
+    count = options.shards or max(1, -(-length // options.shard_bytes))
+    count = _check_count(min(count, total))
+    if options.sort_by_class and count > 1:
+        records, sizes = class_sizes(table)
+        sizes = sizes if unit == "bytes" else records
+        ends = _ends_at_classes(np.cumsum(sizes), count)
+        if ends is not None:
+            return Cuts(unit, ends)
+    # Python integers: the product may exceed 64 bits.
+    return Cuts(unit, np.array([length * (i + 1) // count for i in range(count)], np.int64))
+
+
+def _check_count(count: int) -> int:
+    if count > MAX_SHARDS:
+        raise DatasetError(
+            f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}",
+            remedy="change shards=, records_per_shard= or shard_bytes=",
+        )
+    return count
+
+
+def _ends_at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+    """Return the ends of classes that are nearest to equal shares; None if there are too few."""
+    if len(ends) < count:
+        return None
+    chosen: list[int] = []
+    for shard in range(count):
+        share = int(ends[-1]) * (shard + 1) // count
+        above = int(np.searchsorted(ends, share))
+        nearest = above - int(above > 0 and share - ends[above - 1] < ends[above] - share)
+        # At least one class for this shard, and one for each that follows.
+        first = chosen[-1] + 1 if chosen else 0
+        chosen.append(min(max(nearest, first), len(ends) - count + shard))
+    return ends[chosen]
+
+
+def plan_shards(table: NDArray[Any], cuts: Cuts) -> list[ShardTask]:
+    """Return a task for each shard, with the buckets that have its records."""
+    records, sizes = (np.cumsum(table[name].astype(np.int64)) for name in ("records", "bytes"))
+    ends = records if cuts.unit == "records" else sizes
+    tasks = []
+    for cut, end in enumerate(cuts.ends.tolist()):
+        begin = int(cuts.ends[cut - 1]) if cut else 0
+        first = int(np.searchsorted(ends, begin, side="right"))
+        last = int(np.searchsorted(ends, end))
+        before = first - 1
+        tasks.append(
+            ShardTask(
+                cut,
+                cut,
+                table[first : last + 1],
+                int(records[before]) if first else 0,
+                int(sizes[before]) if first else 0,
+            )
+        )
+    return tasks
