@@ -305,7 +305,7 @@ def test_processes_do_not_change_the_files(tmp_path):
         written = write(source, directory, label="label", on_error="skip", **options)
         assert [each.record for each in written.skipped] == [7, 50, 100]
         assert "50 cannot be read" in written.skipped[1].reason
-        assert "skipped   3" in str(written)
+        assert "3 skipped" in str(written)
     assert sorted(column(tmp_path / "one" / "birds", "x")) == sorted({*range(400)} - {7, 50, 100})
     assert files(tmp_path / "processes") == files(tmp_path / "one") == files(tmp_path / "threads")
     for source, workers, example in [
@@ -533,7 +533,7 @@ def test_write_result(tmp_path):
     assert (written.splits, written.unshared_classes) == ({"train": written}, {})
     (split,) = info(tmp_path / "birds").splits
     assert (split.shard_lengths, split.num_bytes) == ((25, 25), written.bytes)
-    assert "examples  50" in str(written)
+    assert "50 examples" in str(written)
     assert "5 of 'species'" in str(written)
 
 

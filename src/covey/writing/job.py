@@ -133,7 +133,7 @@ class RecordsToWrite:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _GroupOfTask:
     """A group of records of a write."""
 
     task: str
@@ -202,7 +202,7 @@ class WriteJob:
         self._context: MapContext | None = None
         self._shared: Shared | None = None
         self._mapped: dict[int, MappedPiece] = {}
-        self._groups: list[_Group] = []
+        self._groups: list[_GroupOfTask] = []
         self._class_ids = ClassIds(schema.known_classes)
         self._totals = BucketTotals()
         self._survey: Survey | None = None
@@ -265,7 +265,7 @@ class WriteJob:
     def _add_group(self, task: str, group: GroupRuns, ids: NDArray[np.int32] | None = None) -> None:
         self._totals.add(group)
         kind, empty = self._totals.find(group.kind), np.zeros(0, TABLE_DTYPE)
-        self._groups.append(_Group(task, replace(group, kind=kind, table=empty), ids))
+        self._groups.append(_GroupOfTask(task, replace(group, kind=kind, table=empty), ids))
 
     def _plan(self) -> tuple[PiecePlan, str | None]:
         workers = self.pool.slots
