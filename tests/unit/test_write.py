@@ -534,7 +534,7 @@ def test_write_result(tmp_path):
     (split,) = info(tmp_path / "birds").splits
     assert (split.shard_lengths, split.num_bytes) == ((25, 25), written.bytes)
     assert "50 examples" in str(written)
-    assert "5 of 'species'" in str(written)
+    assert "5 classes of 'species'" in str(written)
 
 
 def test_split_without_a_label(tmp_path):

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FormatError
-from covey.shuffle.keys import ROW_DTYPE, RecordOrder, cut_by_bytes
+from covey.shuffle.keys import ROW_DTYPE, RecordOrder, cut_by_bytes, join_rows, take_rows
 from covey.storage import is_remote, open_storage
 from covey.tfrecord import Block
 from covey.tfrecord.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
@@ -180,9 +180,8 @@ class Records:
 
     def __getitem__(self, part: slice | NDArray[np.intp]) -> Records:
         """Return some of the records."""
-        return Records(
-            self.rows[part], self.buffers, self.sources[part], self.offsets[part], self.encode
-        )
+        rows = self.rows[part] if isinstance(part, slice) else take_rows(self.rows, part)
+        return Records(rows, self.buffers, self.sources[part], self.offsets[part], self.encode)
 
     def copy(self) -> Block:
         """Return the records in their frames, without gaps."""
@@ -200,7 +199,7 @@ def join_records(found: Sequence[Records], order: RecordOrder) -> Records:
     first = np.cumsum([0, *(len(each.buffers) for each in found)]).astype(np.uint32)
     sources = [each.sources + before for each, before in zip(found, first, strict=False)]
     joined = Records(
-        np.concatenate([np.zeros(0, ROW_DTYPE), *(each.rows for each in found)]),
+        join_rows(each.rows for each in found),
         [buffer for each in found for buffer in each.buffers],
         np.concatenate(sources) if counts else np.zeros(0, np.uint32),
         np.concatenate([np.zeros(0, np.uint64), *(each.offsets for each in found)]),
@@ -214,6 +213,8 @@ class MemoryRun:
 
     sorted: Records
     table: NDArray[Any]
+    arena: Arena | None = None
+    """The same records in the order in which they were added."""
 
     @property
     def records(self) -> int:
@@ -278,7 +279,7 @@ def sort_rows(
     encode: Callable[[NDArray[np.uint64]], Block],
 ) -> MemoryRun:
     """Return the run of a table, whose rows are encoded in their final order."""
-    rows = rows[order.sort(rows)]
+    rows = take_rows(rows, order.sort(rows))
     sources, offsets = np.zeros(len(rows), np.uint32), np.zeros(len(rows), np.uint64)
     return MemoryRun(Records(rows, [], sources, offsets, encode), make_table(rows, order, bits))
 
@@ -458,6 +459,9 @@ def _read_at(run: RunFile, path: str, offset: int, size: int) -> bytes:
 
 def scan(run: Run, size: int) -> Iterator[tuple[Block, NDArray[Any]]]:
     """Yield all records of a run with their rows, about ``size`` bytes at a time."""
+    if isinstance(run, MemoryRun) and run.arena is not None:
+        yield from run.arena.blocks()
+        return
     reader = run.open()
     for first, last in bucket_groups(run.table, max(size, MIN_READ_BYTES)):
         found = reader.read(first, last)
@@ -522,15 +526,15 @@ class Arena:
         """Return the records as a run, which is valid until they are removed."""
         buffers, offsets, parts = zip(*self._parts, strict=True)
         sources = np.repeat(np.array(buffers, np.uint32), [len(part) for part in parts])
-        rows = np.concatenate(parts)
+        rows = join_rows(parts)
         found = Records(rows, list(self._buffers), sources, np.concatenate(offsets))
         found = found[order.sort(rows)]
-        return MemoryRun(found, make_table(found.rows, order, bits))
+        return MemoryRun(found, make_table(found.rows, order, bits), self)
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield all blocks."""
+    def blocks(self) -> Iterator[tuple[Block, NDArray[Any]]]:
+        """Yield all blocks, with their rows."""
         for at, offsets, rows in self._parts:
-            yield Block(self._buffers[at], offsets, np.ascontiguousarray(rows["length"]))
+            yield Block(self._buffers[at], offsets, np.ascontiguousarray(rows["length"])), rows
 
 
 class Spool:
@@ -597,7 +601,7 @@ class Spool:
         for run in self._files:
             for block, _ in scan(run, self._memory_limit // 8):
                 yield block
-        yield from self._arena.blocks()
+        yield from (block for block, _ in self._arena.blocks())
 
     def finish(self, *, in_memory: bool = False) -> Sorted:
         """Return all records; the spool is empty then.

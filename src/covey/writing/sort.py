@@ -28,7 +28,7 @@ from covey.schema import Features
 from covey.schema.codec import Rounding, add_rounding, leaf
 from covey.schema.infer import integer_range
 from covey.schema.lattice import is_decimal, join_ranges, restore_decimals
-from covey.shuffle.keys import Key, RecordOrder, make_rows
+from covey.shuffle.keys import Key, RecordOrder, make_rows, take_rows
 from covey.shuffle.runs import HASH_BITS, Sorted, Spool, limit_memory
 from covey.tfrecord import Block
 from covey.writing.encode import Chunk
@@ -240,7 +240,7 @@ class RecordSorter:
             group = self._find_group(chunk.features, own_split)
             own_block, own_rows = block, rows
             if len(chosen) < len(block):
-                own_block, own_rows = select_records(block, chosen), rows[chosen]
+                own_block, own_rows = select_records(block, chosen), take_rows(rows, chosen)
             if group.only_label is None:
                 self._check_label(group.kind.features, len(own_block))
             else:

@@ -41,7 +41,9 @@ from covey.shuffle.keys import (
     cut_by_bytes,
     duplicate_error,
     find_duplicate,
+    join_rows,
     make_rows,
+    take_rows,
 )
 from covey.shuffle.runs import (
     MIN_READ_BYTES,
@@ -413,7 +415,7 @@ def _converted(
                 for side in (0, 1):
                     chosen = np.flatnonzero(mask == side)
                     if len(chosen):
-                        yield side, select_records(block, chosen), rows[chosen]
+                        yield side, select_records(block, chosen), take_rows(rows, chosen)
 
 
 def integer_ranges(group: GroupRuns, names: Sequence[str], size: int) -> dict[str, tuple[int, int]]:
@@ -710,7 +712,7 @@ def _sorted_records(
             order,
         )
         if checks and len(found.rows):
-            _check_neighbours(np.concatenate([last, found.rows]))
+            _check_neighbours(join_rows([last, found.rows]))
             last = found.rows[-1:].copy()
         sizes = found.rows["length"].astype(np.int64) + FRAME_BYTES
         begins = np.arange(records, records + len(sizes))
@@ -727,7 +729,7 @@ def _with_labels(found: Records, ids: NDArray[np.int64] | None) -> Records:
     """Return records with the final class ids."""
     if ids is None or not len(found.rows):
         return found
-    rows = found.rows.copy()
+    rows = take_rows(found.rows, np.arange(len(found.rows)))
     rows["label"] = ids[rows["label"]]
     return replace(found, rows=rows)
 
@@ -748,10 +750,10 @@ def check_unique(runs: Sequence[Run], memory_limit: int, part: int, parts: int) 
         DuplicateKeyError: If two records have the same key.
     """
     low, high = 2**64 * part // parts, 2**64 * (part + 1) // parts - 1
-    chosen = [np.zeros(0, ROW_DTYPE)]
+    chosen = []
     for run in runs:
         for rows in scan_rows(run, memory_limit // _CHECK_SHARE):
             inside = (rows["high"] >= np.uint64(low)) & (rows["high"] <= np.uint64(high))
             chosen.append(rows[inside])
-    joined = np.concatenate(chosen)
-    _check_neighbours(joined[RecordOrder().sort(joined)])
+    joined = join_rows(chosen)
+    _check_neighbours(take_rows(joined, RecordOrder().sort(joined)))
