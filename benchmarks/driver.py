@@ -44,18 +44,20 @@ from covey.writing.input_types import normalize_input
 from covey.writing.job import WriteJob
 from covey.writing.options import DEFAULT_MEMORY_LIMIT, DEFAULT_SHARD_BYTES, WriteOptions
 from covey.writing.pieces import PIECE_BYTES, Piece
+from covey.writing.shards import (
+    ReduceContext,
+    ShardResult,
+    ShardTask,
+    write_shard,
+)
 from covey.writing.sort import RecordGroup
 from covey.writing.split_writer import stage_split
 from covey.writing.stages import (
     GroupRuns,
     MapResult,
-    ReduceContext,
     RewriteContext,
-    ShardResult,
-    ShardTask,
     map_piece,
     rewrite_groups,
-    write_shard,
 )
 from covey.writing.write_steps import resolve_schema, write_ordered
 

@@ -18,11 +18,11 @@ DIRECTORY = "COVEY_TEST_KILL_POINTS"
 
 def install() -> None:
     """Patch the tasks of this worker."""
-    from covey.writing import stages
+    from covey.writing import shards, stages
 
     stages.map_piece = _with_points("map", stages.map_piece)
     stages.rewrite_groups = _with_points("rewrite", stages.rewrite_groups)
-    stages.write_shard = _with_points("reduce", stages.write_shard)
+    shards.write_shard = _with_points("reduce", shards.write_shard)
 
 
 def _with_points(name: str, task: Callable[..., Any]) -> Callable[..., Any]:

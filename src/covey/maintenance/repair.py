@@ -56,8 +56,7 @@ from covey.urls import AnyPath, is_path, parse_path, shown
 from covey.writing.job import OrderedRecords
 from covey.writing.options import WriteOptions
 from covey.writing.recovery import clean_up
-from covey.writing.split_writer import stage_split
-from covey.writing.stages import (
+from covey.writing.shards import (
     ShardFormat,
     ShardPart,
     ShardResult,
@@ -65,6 +64,7 @@ from covey.writing.stages import (
     ShardTask,
     write_parts,
 )
+from covey.writing.split_writer import stage_split
 from covey.writing.target import inspect
 
 Mode = Literal["error", "overwrite"]

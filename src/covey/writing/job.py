@@ -58,25 +58,27 @@ from covey.writing.plan import (
     plan_shards,
 )
 from covey.writing.scratch import Scratch
-from covey.writing.sort import RecordGroup, final_classes
-from covey.writing.stages import (
-    GroupRuns,
-    MapContext,
-    MapResult,
+from covey.writing.shards import (
     ReduceContext,
-    RewriteContext,
     ShardFormat,
     ShardResult,
     ShardTarget,
     ShardTask,
     check_unique,
     has_records,
+    write_shard,
+    write_shards,
+)
+from covey.writing.sort import RecordGroup, final_classes
+from covey.writing.stages import (
+    GroupRuns,
+    MapContext,
+    MapResult,
+    RewriteContext,
     integer_ranges,
     map_piece,
     rewrite_groups,
     task_options,
-    write_shard,
-    write_shards,
 )
 from covey.writing.tables import prepare_columns
 

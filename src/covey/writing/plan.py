@@ -29,8 +29,9 @@ from covey.writing.encode import Chunk, ItemEncoder
 from covey.writing.inputs import Input
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.pieces import Piece
+from covey.writing.shards import Cuts, ShardTask
 from covey.writing.sort import RecordGroup
-from covey.writing.stages import Cuts, GroupRuns, MapResult, ShardTask
+from covey.writing.stages import GroupRuns, MapResult
 
 
 @dataclass

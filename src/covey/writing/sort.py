@@ -168,7 +168,7 @@ class RecordSorter:
         *,
         class_names: Mapping[str, tuple[str, ...]] | None = None,
         bits: int = HASH_BITS,
-        progress: Callable[[int, int], None] = lambda records, size: None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._directory = directory
         self._options = options
@@ -215,7 +215,8 @@ class RecordSorter:
         self.rounding = add_rounding([self.rounding, chunk.rounding])
         if len(chunk.block):
             self._executor.submit(self._add, chunk, self._split)
-            self._progress(len(chunk.block), chunk.block.data.nbytes)
+            if self._progress is not None:
+                self._progress(len(chunk.block), chunk.block.data.nbytes)
 
     def integer_range(self, name: str) -> tuple[int, int]:
         """Return the smallest and the largest integer of a feature in all records, and 0."""

@@ -38,7 +38,7 @@ from covey.writing.options import WriteOptions
 from covey.writing.part_files import parts_directory
 from covey.writing.publish import RemoteStaging, published
 from covey.writing.scratch import Scratch
-from covey.writing.stages import ShardTarget
+from covey.writing.shards import ShardTarget
 from covey.writing.target import TargetSplit, inspect
 
 
