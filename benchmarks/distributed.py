@@ -1,6 +1,6 @@
 """Writing by the workers of an engine: against Ray Data, one process, and a local write.
 
-    python -m benchmarks.distributed [--rounds 3] [--only ray processes overhead memory]
+    python -m benchmarks.distributed [--rounds 3] [--only ray processes scaling overhead memory]
 
 A Ray cluster of all cores of this machine is started before the clock.
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ import numpy as np
 import covey
 from benchmarks.data import FOLDER, Data, small
 from benchmarks.measure import Table, in_turn, machine, rate
-from covey._fork import cpu_count
 from covey.engines import Processes
+from covey.errors import cpu_count
 
 TARGET = FOLDER / "distributed"
 PARQUET = FOLDER / "small-parquet"
@@ -147,11 +148,9 @@ def generate(begin: int, end: int) -> Any:
 
 def processes(rounds: int) -> None:
     """A source bound by Python: one process, and one per core."""
-    import functools
-
     count = 160_000 * cores()
     step = count // 16
-    functions = [functools.partial(generate, i * step, (i + 1) * step) for i in range(16)]
+    functions = [partial(generate, i * step, (i + 1) * step) for i in range(16)]
     options = {"label": "label", "shards": 4, "progress": False}
     sides = {
         "sequence, one process": lambda: covey.write(Computed(count), TARGET, **options),
@@ -172,6 +171,37 @@ def processes(rounds: int) -> None:
     for name, value in seconds.items():
         one = seconds[f"{name.partition(',')[0]}, one process"]
         table.add(name, rate(count, value), f"{one / value:.2f}x")
+
+
+def compute(part: range) -> int:
+    examples = Computed(part.stop)
+    return sum(int(examples[index]["label"]) for index in part)
+
+
+def scaling(rounds: int) -> None:
+    """By number of processes: a write, and a bare loop that computes the same."""
+    from multiprocessing import get_context
+
+    count = 120_000 * cores()
+    options = {"label": "label", "shards": SHARDS, "progress": False}
+
+    def loop(workers: int) -> None:
+        parts = [range(i * count // 64, (i + 1) * count // 64) for i in range(64)]
+        with get_context("spawn").Pool(workers) as pool:
+            pool.map(compute, parts, chunksize=1)
+
+    table = Table(
+        f"{count:,} examples computed by Python, {cores()} cores",
+        ["processes", "bare loop", "covey.write", "to the loop"],
+    )
+    table.begin()
+    for workers in [2**n for n in range(cores().bit_length()) if 2**n <= cores()]:
+        write = partial(
+            covey.write, Computed(count), TARGET, engine=Processes(workers=workers), **options
+        )
+        seconds = in_turn({"loop": partial(loop, workers), "write": write}, rounds, clear)
+        ratio = f"{seconds['loop'] / seconds['write']:.2f}"
+        table.add(str(workers), rate(count, seconds["loop"]), rate(count, seconds["write"]), ratio)
 
 
 def big(records: int) -> dict[str, Any]:
@@ -316,7 +346,7 @@ def write_in_memory_limit() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parts = ["ray", "processes", "overhead", "memory"]
+    parts = ["ray", "processes", "scaling", "overhead", "memory"]
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
     options = parser.parse_args()
     print(machine())
@@ -325,6 +355,8 @@ def main() -> None:
         against_ray(options.rounds)
     if "processes" in options.only:
         processes(options.rounds)
+    if "scaling" in options.only:
+        scaling(options.rounds)
     if "overhead" in options.only:
         overhead(options.rounds)
     if "memory" in options.only:
