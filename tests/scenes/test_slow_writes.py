@@ -16,7 +16,7 @@ covey.write({examples}, "memory://birds", split="train", label="label", progress
 """
     phases = [state.partition(" ")[0] for state in TerminalProcess(code, cwd=tmp_path).finish()]
     seen = [each for each in dict.fromkeys(phases) if each.endswith("ing")]
-    assert seen == ["reading", "sorting", "writing", "indexing", "uploading"]
+    assert seen == ["reading", "writing", "indexing", "uploading"]
 
 
 def test_phases_of_an_index(tmp_path):

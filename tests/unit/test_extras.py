@@ -29,6 +29,7 @@ MODULES = {
     "ray": ["adapters/ray.py", "writing/datasink.py"],
     "remote": ["storage"],
     "cli": ["cli"],
+    "view": ["view"],
 }
 
 # Names of imports that differ from those of distributions.

@@ -272,8 +272,6 @@ class WriteJob:
     def _plan(self) -> tuple[PiecePlan, str | None]:
         workers = self.pool.slots
         if self._joined.columns is not None:
-            if self._in_memory:
-                self.progress.rename("sorting")
             classes, tables = prepare_columns(self._inputs, self.options, self.schema)
             # The features and class ids of columns are final.
             self.schema = self.schema.with_final(classes.features, classes.label)
