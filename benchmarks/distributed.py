@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from covey._fork import cpu_count
 
 import covey
 from benchmarks.data import FOLDER, Data, small

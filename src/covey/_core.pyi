@@ -193,7 +193,7 @@ class Encoder:
 class ExampleBuffer:
     """A buffer of encoded examples."""
 
-    def __init__(self, encoder: Encoder, counts_rounding: bool) -> None: ...
+    def __init__(self, encoder: Encoder, observes: bool) -> None: ...
     def append(self, example: dict[str, Any], coerce: object | None) -> None:
         """Encode and frame one example."""
 
@@ -207,7 +207,13 @@ class ExampleBuffer:
     @property
     def rounding(self) -> list[tuple[int, int]]:
         """
-        How many numbers of lists were rounded to float32, and how many there are, by column; empty if they are not counted.
+        How many numbers of lists were rounded to float32, and how many there are, by column; empty if the buffer does not observe numbers.
+        """
+
+    @property
+    def integer_ranges(self) -> list[tuple[int, int]]:
+        """
+        The minimum and the maximum of 0 and all integers that were added, by column; empty if the buffer does not observe numbers.
         """
 
     @property

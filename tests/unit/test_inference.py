@@ -14,8 +14,7 @@ import covey
 from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor, _core
 from covey.arrays import SparseArray
 from covey.errors import ExampleError, FeatureError
-from covey.schema.infer import Inference, RecordCounts, integer_range, record_kinds
-from covey.schema.lattice import join_ranges
+from covey.schema.infer import Inference, RecordCounts, record_kinds
 from covey.schema.merge import unify
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
@@ -304,17 +303,13 @@ class Chunks(list):
 
     add = list.append
 
-    def integer_range(self, name):
-        ranges = (integer_range(chunk.features, chunk.block, name) for chunk in self)
-        return join_ranges((0, 0), *ranges)
-
 
 def infer_while_encoding(examples, defaults):
     """Infer as covey.write does: only examples that do not match exactly are inspected."""
     encoder = ItemEncoder(WriteOptions(split="train", defaults=defaults), WriteSchema(), Chunks())
     try:
         encoder.encode(examples)
-        return encoder.final_features()
+        return Features(encoder.inference.finish())
     except FeatureError:
         return None
 

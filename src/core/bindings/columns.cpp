@@ -228,6 +228,24 @@ bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
 
 }  // namespace
 
+void IntegerRange::add(const Cell& cell, Element element) noexcept {
+  if (!cell.present || element == Element::string) return;
+  with_type(element, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      T least = 0, most = 0;
+      for (std::size_t i = 0; i < cell.count; ++i) {
+        T number;
+        std::memcpy(&number, cell.numbers + i * sizeof(T), sizeof(T));
+        least = std::min(least, number);
+        most = std::max(most, number);
+      }
+      low = std::min(low, static_cast<std::int64_t>(least));
+      high = std::max(high, static_cast<std::uint64_t>(most));
+    }
+  });
+}
+
 bool ImageCheck::takes(Bytes value) const noexcept {
   const std::optional<ImageHeader> header = read_image_header(value);
   if (!header || (header->bits == 16) != deep) return false;

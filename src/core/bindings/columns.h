@@ -38,6 +38,15 @@ struct Rounding {
   }
 };
 
+// The integers of a column.
+struct IntegerRange {
+  std::int64_t low = 0;    // minimum of 0 and the integers
+  std::uint64_t high = 0;  // maximum of 0 and the integers
+
+  // Adds the integers of a cell; nothing if the element is not an integer.
+  void add(const Cell& cell, Element element) noexcept;
+};
+
 // Scratch memory of encode_example(), reused by the next call.
 struct Scratch {
   explicit Scratch(std::size_t columns)

@@ -56,15 +56,18 @@ class PyEncoder {
   }
 
   // The same, appended to `frames` with its frame; `frames` is unchanged on failure. Adds to
-  // `rounding`, which has an element per column, unless it is empty.
+  // `rounding` and `ranges`, which have an element per column, unless they are empty.
   void append_example(nb::dict example, nb::handle coerce, Frames& frames,
-                      std::vector<Rounding>& rounding) {
+                      std::vector<Rounding>& rounding, std::vector<IntegerRange>& ranges) {
     Lent scratch(*this);
     scratch->counts_rounding = !rounding.empty();
     for (std::size_t c = 0; c < rounding.size(); ++c) scratch->rounding[c] = {};
     const std::size_t size = fill(example, coerce, *scratch);
     encoder_.frame(scratch->cells.data(), scratch->sizes.data(), size, frames);
     for (std::size_t c = 0; c < rounding.size(); ++c) rounding[c].add(scratch->rounding[c]);
+    for (std::size_t c = 0; c < ranges.size(); ++c) {
+      ranges[c].add(scratch->cells[c], specs_[c].column.element);
+    }
   }
 
   std::size_t column_count() const noexcept { return specs_.size(); }
@@ -265,11 +268,13 @@ class PyEncoder {
 // Collects encoded examples for a block.
 class ExampleBuffer {
  public:
-  ExampleBuffer(PyEncoder& encoder, bool counts_rounding)
-      : encoder_(encoder), rounding_(counts_rounding ? encoder.column_count() : 0) {}
+  ExampleBuffer(PyEncoder& encoder, bool observes)
+      : encoder_(encoder),
+        rounding_(observes ? encoder.column_count() : 0),
+        ranges_(rounding_.size()) {}
 
   void append(Dict example, nb::handle coerce) {
-    encoder_.append_example(example, coerce, frames_, rounding_);
+    encoder_.append_example(example, coerce, frames_, rounding_, ranges_);
   }
 
   // Encodes items of an iterator, each before the next is requested, until the buffer has `bytes`
@@ -308,6 +313,12 @@ class ExampleBuffer {
     return found;
   }
 
+  std::vector<std::pair<std::int64_t, std::uint64_t>> integer_ranges() const {
+    std::vector<std::pair<std::int64_t, std::uint64_t>> found;
+    for (const IntegerRange& each : ranges_) found.emplace_back(each.low, each.high);
+    return found;
+  }
+
   FrameArrays take() {
     for (Rounding& each : rounding_) each = {};
     return covey::take(frames_);
@@ -330,7 +341,7 @@ class ExampleBuffer {
   // Returns whether an example could be encoded; the Python side encodes it again for the error.
   bool append_or_not(nb::dict example, nb::handle coerce) {
     try {
-      encoder_.append_example(example, coerce, frames_, rounding_);
+      encoder_.append_example(example, coerce, frames_, rounding_, ranges_);
       return true;
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;
@@ -340,6 +351,7 @@ class ExampleBuffer {
 
   PyEncoder& encoder_;
   std::vector<Rounding> rounding_;
+  std::vector<IntegerRange> ranges_;
   Frames frames_;
 };
 
@@ -365,7 +377,7 @@ void register_encoder(nb::module_& m) {
            "Return the record lengths of all rows.");
 
   nb::class_<ExampleBuffer>(m, "ExampleBuffer", "A buffer of encoded examples.")
-      .def(nb::init<PyEncoder&, bool>(), nb::arg("encoder"), nb::arg("counts_rounding"),
+      .def(nb::init<PyEncoder&, bool>(), nb::arg("encoder"), nb::arg("observes"),
            nb::keep_alive<1, 2>())
       .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce").none(),
            "Encode and frame one example.")
@@ -375,7 +387,10 @@ void register_encoder(nb::module_& m) {
            "('end', 'full' or 'item', the item that could not be encoded).")
       .def_prop_ro("rounding", &ExampleBuffer::rounding,
                    "How many numbers of lists were rounded to float32, and how many there are, by "
-                   "column; empty if they are not counted.")
+                   "column; empty if the buffer does not observe numbers.")
+      .def_prop_ro("integer_ranges", &ExampleBuffer::integer_ranges,
+                   "The minimum and the maximum of 0 and all integers that were added, by column; "
+                   "empty if the buffer does not observe numbers.")
       .def_prop_ro("bytes", &ExampleBuffer::bytes, "The bytes that are held.")
       .def("__len__", &ExampleBuffer::size, "How many examples are held.")
       .def("take", &ExampleBuffer::take,

@@ -371,12 +371,12 @@ class ExampleBlock:
 
     Args:
         encoding: The encoder.
-        counts_rounding: Whether to count the numbers of lists that float32 rounds.
+        observes: Whether to know what is rounded, and the ranges of integers.
     """
 
-    def __init__(self, encoding: ExampleEncoder, *, counts_rounding: bool = False) -> None:
+    def __init__(self, encoding: ExampleEncoder, *, observes: bool = False) -> None:
         self._encoding = encoding
-        self._buffer = _core.ExampleBuffer(encoding.encoder, counts_rounding)
+        self._buffer = _core.ExampleBuffer(encoding.encoder, observes)
 
     def __len__(self) -> int:
         return len(self._buffer)
@@ -388,9 +388,17 @@ class ExampleBlock:
 
     @property
     def rounding(self) -> Rounding:
-        """Numbers of lists in the block that were rounded to float32, if they are counted."""
+        """Numbers of lists in the block that were rounded to float32, if they are observed."""
         counted = zip(self._encoding.owners, self._buffer.rounding, strict=False)
         return {name: counts for name, counts in counted if counts[1]}
+
+    @property
+    def integer_ranges(self) -> dict[str, tuple[int, int]]:
+        """The minimum and the maximum of 0 and all integers of each feature that were added."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, limits in zip(self._encoding.owners, self._buffer.integer_ranges, strict=False):
+            found.setdefault(name, limits)  # the values of a feature are its first column
+        return found
 
     def append(self, example: Mapping[str, Any]) -> None:
         """Encode an example like :meth:`Features.encode`.

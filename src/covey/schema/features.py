@@ -332,13 +332,13 @@ class Features(Mapping[str, Feature]):
         """
         return self._encoder.encode(example)
 
-    def begin_block(self, *, counts_rounding: bool = False) -> ExampleBlock:
+    def begin_block(self, *, observes: bool = False) -> ExampleBlock:
         """Return an empty block of records, for adding examples one by one.
 
         Args:
-            counts_rounding: Whether to count the numbers of lists that float32 rounds.
+            observes: Whether to know what is rounded, and the ranges of integers.
         """
-        return ExampleBlock(self._encoder, counts_rounding=counts_rounding)
+        return ExampleBlock(self._encoder, observes=observes)
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """Return the records of many examples, given by column.

@@ -7,24 +7,19 @@ number is known. A native survey collects it; the surveys of several shards are 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from covey import _core
 from covey.errors import ExampleError, FeatureError
-from covey.schema.codec import count_rows, flat_items, leaf, nest
-from covey.schema.columns import NUMBERS, Shape
+from covey.schema.codec import count_rows, flat_items, nest
+from covey.schema.columns import Shape
 from covey.schema.diagnostics import add_feature, example_reason
 from covey.schema.images import recorded_image
-from covey.schema.lattice import DECIMAL, Seen, integer_limits, look_at, look_at_column, widen
+from covey.schema.lattice import DECIMAL, Seen, look_at, look_at_column, widen
 from covey.schema.tensor import Steps, Tensor
 from covey.schema.types import Feature
 from covey.tfrecord import Block
-
-if TYPE_CHECKING:
-    from covey.schema.features import Features
 
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
 
@@ -118,22 +113,26 @@ class Inference:
                 remedy="pass defaults=",
             )
 
-    def merge(
-        self, other: Inference, integers: Callable[[str], tuple[int, int]] | None = None
-    ) -> bool:
-        """Add the result of another inference over the examples that follow.
+    def add_integers(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Add integers of examples that were not added, because they have the inferred types.
 
         Args:
-            other: The other inference.
-            integers: Function that returns the minimum and the maximum of the integers of a feature
-                in examples that were not added because they have exactly the inferred types.
-                Called only if the type depends on it.
+            ranges: The minimum and the maximum of 0 and the integers of each feature.
+        """
+        for path, seen in self.found.items():
+            low, high = ranges.get("/".join(path), (0, 0))
+            if low < seen.low or high > seen.high:
+                low, high = min(low, seen.low), max(high, seen.high)
+                self.found[path] = dataclasses.replace(seen, low=low, high=high)
+
+    def merge(self, other: Inference) -> bool:
+        """Add the result of another inference over the examples that follow.
 
         Returns:
             Whether the features have changed.
         """
         # All or nothing: the caller may catch the error and continue without the other.
-        found = {path: self._widened(path, seen, integers) for path, seen in other.found.items()}
+        found = {path: self._widened(path, seen) for path, seen in other.found.items()}
         changed = any(
             path not in self.found or not self.found[path].has_type_of(seen)
             for path, seen in found.items()
@@ -142,18 +141,12 @@ class Inference:
         self.count += other.count
         return changed
 
-    def _widened(
-        self, path: Path, seen: Seen, integers: Callable[[str], tuple[int, int]] | None = None
-    ) -> Seen:
+    def _widened(self, path: Path, seen: Seen) -> Seen:
         """Return the feature that fits the values so far and others."""
         before, name = self.found.get(path), "/".join(path)
         try:
             seen = self._declared(seen, name)
-            if before is None:
-                return seen
-            if integers is not None and before.dtype != seen.dtype and before.dtype in NUMBERS:
-                before = before.with_integers(integers(name))
-            return widen(before, seen)
+            return seen if before is None else widen(before, seen)
         except FeatureError as error:
             raise add_feature(error, name) from None
 
@@ -346,16 +339,3 @@ def _join(a: _core.SeenTuple, b: _core.SeenTuple) -> _core.SeenTuple:
     by_kind = tuple(x + y for x, y in zip(a[1], b[1], strict=True))
     first = tuple(x if n else y for x, y, n in zip(a[2], b[2], a[1], strict=True))
     return a[0] + b[0], by_kind, first, min(a[3], b[3]), max(a[4], b[4])
-
-
-def integer_range(features: Features, block: Block, name: str) -> tuple[int, int]:
-    """Return the minimum and maximum of 0 and the integers of a feature.
-
-    They determine whether a float dtype can hold the integers exactly.
-    """
-    if name not in features or not len(block):
-        return 0, 0
-    column: Any = leaf(features.decode_batch(block, [name]))
-    while hasattr(column, "values"):  # ragged or sparse
-        column = column.values
-    return integer_limits(np.asarray(column))

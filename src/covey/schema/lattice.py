@@ -87,11 +87,6 @@ class Seen:
             other.is_empty,
         )
 
-    def with_integers(self, limits: tuple[int, int]) -> Seen:
-        """Return values that include integers of these limits."""
-        low, high = join_ranges((self.low, self.high), limits)
-        return dataclasses.replace(self, low=low, high=high)
-
     def with_dtype(self, dtype: str) -> Seen:
         """Return values that are stored with a declared dtype."""
         feature = self.feature
@@ -293,11 +288,6 @@ def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
     if not isinstance(array.flat[0], (int, np.integer)):
         return 0, 0
     return min(0, int(array.min())), max(0, int(array.max()))
-
-
-def join_ranges(*ranges: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest range that contains all ranges."""
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def dtype_of(array: NDArray[Any]) -> str:

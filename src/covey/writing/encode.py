@@ -13,12 +13,10 @@ from covey.errors import CoveyError, FeatureError
 from covey.labels import find_label
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.codec import ExampleBlock, Rounding, add_rounding
-from covey.schema.infer import Inference, integer_range
-from covey.schema.lattice import join_ranges
+from covey.schema.codec import ExampleBlock, Rounding
+from covey.schema.infer import Inference
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
-from covey.tfrecord.block import join_blocks
 from covey.writing.inputs import get_value, source_failed, split_item
 from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
@@ -43,10 +41,6 @@ class ChunkSink(Protocol):
 
     def add(self, chunk: Chunk) -> None:
         """Store the next chunk."""
-        ...
-
-    def integer_range(self, name: str) -> tuple[int, int]:
-        """Return the smallest and the largest integer of a feature in all chunks, and 0."""
         ...
 
 
@@ -74,15 +68,11 @@ class ItemEncoder:
         self.schema = schema
         self._sink = sink
         self._infers = schema.features is None
-        self._counts_rounding = options.features is None
+        self._observes = options.features is None
         self._inference = Inference(options.defaults, options.types)
         self._features = schema.features or Features({})
         self._is_exact = self._features.is_exact
-        self._block: ExampleBlock = self._features.begin_block(
-            counts_rounding=self._counts_rounding
-        )
-        self._early: list[Block] = []  # blocks of the chunk that are complete
-        self._rounding: Rounding = {}  # in these
+        self._block: ExampleBlock = self._features.begin_block(observes=self._observes)
         self._first = 0  # position of the first example of the chunk
         self._next = 0  # position of the next example
         self._keys: list[Key] = []
@@ -220,17 +210,12 @@ class ItemEncoder:
         inference.check_names(example)
         alone = Inference(self._options.defaults, self._options.types)
         alone.add(example, self._next)
-        changed = inference.merge(alone, self._integer_range)
+        inference.add_integers(self._block.integer_ranges)
+        changed = inference.merge(alone)
         features = Features(inference.kinds()) if changed else self._features
         if label is not None and label not in (*features, *self._options.defaults):
             find_label(features, label)  # raises now, not after the last example
         return features
-
-    def _integer_range(self, name: str) -> tuple[int, int]:
-        """Return the range of the integers of a feature in all examples so far."""
-        self._early.append(self._take())
-        ranges = (integer_range(self._features, block, name) for block in self._early)
-        return join_ranges(self._sink.integer_range(name), *ranges)
 
     def _use(self, features: Features) -> None:
         """Encode the next examples with other features, in another chunk."""
@@ -239,7 +224,7 @@ class ItemEncoder:
                 self._flush()
             self._features = features
             self._is_exact = features.is_exact and self._inference.is_exact
-            self._block = features.begin_block(counts_rounding=self._counts_rounding)
+            self._block = features.begin_block(observes=self._observes)
 
     def _skip(self, error: CoveyError, key: Key | None) -> None:
         if self._options.on_error == "skip":
@@ -263,15 +248,10 @@ class ItemEncoder:
             raise FeatureError(
                 f"some of the examples {self._first} to {self._next - 1} have keys, others do not"
             )
-        block = join_blocks([*self._early, self._take()])
-        chunk = Chunk(
-            block, self._features, positions, keys, self._skipped, rounding=self._rounding
-        )
+        self._inference.add_integers(self._block.integer_ranges)
+        rounding = self._block.rounding
+        block = self._block.take()
+        chunk = Chunk(block, self._features, positions, keys, self._skipped, rounding)
         self._first = self._next
-        self._early, self._keys, self._skipped, self._rounding = [], [], [], {}
+        self._keys, self._skipped = [], []
         self._sink.add(chunk)
-
-    def _take(self) -> Block:
-        """Return the records of the block, and add what was rounded in them."""
-        self._rounding = add_rounding([self._rounding, self._block.rounding])
-        return self._block.take()

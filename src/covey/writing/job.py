@@ -75,14 +75,12 @@ from covey.writing.stages import (
     MapContext,
     MapResult,
     RewriteContext,
-    integer_ranges,
     map_piece,
     rewrite_groups,
     task_options,
 )
 from covey.writing.tables import prepare_columns
 
-_SCAN_SHARE = 8
 _UNIQUE_BYTES_PER_RECORD = 200
 _MIN_UNIQUE_BYTES = 1 << 22
 
@@ -346,21 +344,11 @@ class WriteJob:
             return Survey(self._columns.features, self._columns, np.zeros(0, np.int64))
         features = self.schema.features
         if features is None:
-            features = merge_features(pieces, self.options, self._integer_ranges)
+            features = merge_features(pieces, self.options)
         features = name_classes(features, self._joined.class_names)
         encoded = [each.group.kind.features for each in self._groups]
         classes = final_classes(features, self.options, self.schema, self._class_ids, encoded)
         return Survey(features, classes, self._class_ids.final_ids())
-
-    def _integer_ranges(self, task: str, names: Sequence[str]) -> list[dict[str, tuple[int, int]]]:
-        """Return the ranges of integers in the groups of a task, which workers determine."""
-        size = self.options.memory_limit // _SCAN_SHARE
-        tasks = [
-            Task(task, integer_ranges, (each.group, names, size))
-            for each in self._groups
-            if each.task == task
-        ]
-        return [result for _, result in run_tasks(self.pool, tasks)]
 
     def _labels(self, survey: Survey) -> NDArray[np.int64]:
         """Return the class ids of all records, each of them once."""

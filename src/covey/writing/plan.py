@@ -7,8 +7,7 @@ these follow the final features, the class ids, and the ends of the shards.
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,9 +18,7 @@ from covey._core import crc32c
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.labels import Classes
 from covey.schema import Features
-from covey.schema.columns import NUMBERS
-from covey.schema.infer import Inference, Path
-from covey.schema.lattice import join_ranges
+from covey.schema.infer import Inference
 from covey.shuffle.keys import RecordOrder
 from covey.shuffle.runs import TABLE_DTYPE, add_tables, class_sizes
 from covey.untrusted import MAX_SHARDS
@@ -43,10 +40,6 @@ class MappedPiece:
     """Name of the piece, for messages."""
     result: MapResult
     """Its features, keys and skipped examples, without runs and strings."""
-
-
-RangeQuery = Callable[[str, Sequence[str]], Sequence[Mapping[str, tuple[int, int]]]]
-"""Function of the name of a piece and the names of features."""
 
 
 @dataclass(frozen=True)
@@ -172,35 +165,22 @@ class _NullSink:
         keys = repr(chunk.keys).encode(errors="backslashreplace")
         self.checksum = crc32c(chunk.block.data, crc32c(keys, self.checksum))
 
-    def integer_range(self, name: str) -> tuple[int, int]:
-        return 0, 0
 
-
-def merge_features(
-    pieces: Sequence[MappedPiece], options: WriteOptions, query: RangeQuery
-) -> Features:
+def merge_features(pieces: Sequence[MappedPiece], options: WriteOptions) -> Features:
     """Return the features that fit the examples of all pieces, as a local write infers them.
 
     Args:
         pieces: The pieces, in order.
         options: Options of the write.
-        query: Function that returns the ranges of integers in the records of a piece.
 
     Raises:
         FeatureError: If no features fit; ``task`` is the name of the piece.
     """
-    found = [
-        (mapped, mapped.result.inference)
-        for mapped in pieces
-        if mapped.result.inference is not None and mapped.result.inference.found
-    ]
     merged = Inference(options.defaults, options.types)
-    paths = _paths_of_mixed_dtypes([inference for _, inference in found])
-    for mapped, inference in found:
-        own = copy.deepcopy(inference)
-        for path, limits in (_integer_ranges(mapped, paths, query) if paths else {}).items():
-            if path in own.found:
-                own.found[path] = own.found[path].with_integers(limits)
+    for mapped in pieces:
+        own = mapped.result.inference
+        if own is None or not own.found:
+            continue
         try:
             if merged.found:
                 _check_names(merged, own)
@@ -220,26 +200,6 @@ def _check_names(merged: Inference, own: Inference) -> None:
                 feature=name,
                 remedy="pass defaults=, or pass features=",
             )
-
-
-def _paths_of_mixed_dtypes(found: Sequence[Inference]) -> list[Path]:
-    """Return features whose type depends on the range of their integers."""
-    dtypes: dict[Path, set[str | None]] = {}
-    for inference in found:
-        for path, seen in inference.found.items():
-            dtypes.setdefault(path, set()).add(seen.dtype)
-    return [path for path, each in dtypes.items() if len(each) > 1 and each & {*NUMBERS}]
-
-
-def _integer_ranges(
-    mapped: MappedPiece, paths: Sequence[Path], query: RangeQuery
-) -> dict[Path, tuple[int, int]]:
-    names = tuple(map("/".join, paths))
-    ranges = query(mapped.name, names)
-    return {
-        path: join_ranges((0, 0), *(own[name] for own in ranges))
-        for path, name in zip(paths, names, strict=True)
-    }
 
 
 # Shards.

@@ -26,8 +26,7 @@ from covey.labels import (
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import Rounding, add_rounding, leaf
-from covey.schema.infer import integer_range
-from covey.schema.lattice import is_decimal, join_ranges, restore_decimals
+from covey.schema.lattice import is_decimal, restore_decimals
 from covey.shuffle.keys import Key, RecordOrder, make_rows, take_rows
 from covey.shuffle.runs import HASH_BITS, Sorted, Spool, limit_memory
 from covey.tfrecord import Block
@@ -217,16 +216,6 @@ class RecordSorter:
             self._executor.submit(self._add, chunk, self._split)
             if self._progress is not None:
                 self._progress(len(chunk.block), chunk.block.data.nbytes)
-
-    def integer_range(self, name: str) -> tuple[int, int]:
-        """Return the smallest and the largest integer of a feature in all records, and 0."""
-        self._executor.wait()
-        ranges = (
-            integer_range(group.kind.features, block, name)
-            for group in self._groups
-            for block in group.spool.blocks()
-        )
-        return join_ranges((0, 0), *ranges)
 
     def _add(self, chunk: Chunk, split: int) -> None:
         block, keys = chunk.block, chunk.keys

@@ -7,7 +7,7 @@ rewritten after all pieces are known.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,8 +21,7 @@ from covey.labels import Classes
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import Rounding, add_rounding
-from covey.schema.infer import Inference, integer_range
-from covey.schema.lattice import join_ranges
+from covey.schema.infer import Inference
 from covey.shuffle.keys import (
     cut_by_bytes,
     make_rows,
@@ -378,14 +377,3 @@ def _converted(
                     chosen = np.flatnonzero(mask == side)
                     if len(chosen):
                         yield side, select_records(block, chosen), take_rows(rows, chosen)
-
-
-def integer_ranges(group: GroupRuns, names: Sequence[str], size: int) -> dict[str, tuple[int, int]]:
-    """Return the smallest and the largest integer of features in the records of a group, and 0."""
-    found = dict.fromkeys(names, (0, 0))
-    for run in group.runs:
-        for block, _ in scan(run, size):
-            for name in names:
-                own = integer_range(group.kind.features, block, name)
-                found[name] = join_ranges(found[name], own)
-    return found
