@@ -167,12 +167,20 @@ def test_declared_dtypes(tmp_path, values, kind, way):
         write(examples, tmp_path / "data", "test", **{**options, "types": {"x": "int8"}})
 
 
-@WORKERS
-def test_large_integers_beside_floats_are_errors(tmp_path, workers):
+@pytest.mark.parametrize("way", ENGINES)
+def test_integers_and_floats_in_different_pieces(tmp_path, way):
+    values = [0, 2**24 + 1, 0, 0] + [0.5] * 8
+    written = write([{"x": value} for value in values], tmp_path, shuffle=False, **ENGINES[way])
+    assert written.features == Features({"x": Tensor("float64")})
+    assert column(tmp_path, "x") == values
+
+
+@pytest.mark.parametrize("way", ENGINES)
+def test_large_integers_beside_floats_are_errors(tmp_path, way):
     for values in ([2**53 + 1] * 9 + [0.5], [0.5] * 9 + [2**53 + 1]):
         examples = [{"x": value} for value in values]
         with pytest.raises(FeatureError, match="the integer 9007199254740993") as caught:
-            write(iter(examples), tmp_path / "birds", workers=workers)
+            write(examples, tmp_path / "birds", **ENGINES[way])
         assert caught.value.feature == "x"
         assert "strings" in caught.value.remedy
     assert not (tmp_path / "birds").exists()
