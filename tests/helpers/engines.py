@@ -8,7 +8,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 import covey
 from covey.engines import Engine, Pool
-from covey.engines.pools import Shared, Threads
+from covey.engines.pools import Here, Shared
 from covey.engines.tasks import Outcome, run_call
 from covey.index.format import content_checksum
 
@@ -56,16 +56,27 @@ class ThreadEngine(Engine):
     workers: int = 2
 
     def start(self) -> Pool:
-        return _PicklingThreads(self.workers)
+        return ThreadPool(self.workers)
 
 
-class _PicklingThreads(Threads):
+class ThreadPool(Pool):
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._executor = ThreadPoolExecutor(workers)
+
+    @property
+    def slots(self) -> int:
+        return self._workers
+
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Outcome]:
         data = pickle.dumps((function, arguments))
         return self._executor.submit(lambda: pickle.loads(pickle.dumps(_run(data))))
 
     def share(self, value: Any, directory: Path) -> Shared:
-        return super().share(pickle.loads(pickle.dumps(value)), directory)
+        return Here(pickle.loads(pickle.dumps(value)))
+
+    def close(self) -> None:
+        self._executor.shutdown(cancel_futures=True)
 
 
 def _run(data: bytes) -> Outcome:

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from engines import digests
+from engines import ThreadPool, digests
 
 import covey
 from covey._progress import Progress
-from covey.engines.pools import Threads
 from covey.shuffle.keys import RecordOrder, make_rows
 from covey.shuffle.runs import HASH_BITS, MAX_HASH_BITS, make_table
 from covey.writing.input_types import normalize_input
@@ -26,7 +25,7 @@ def write(path, bits, **options):
     options = WriteOptions(split="train", label="label", **options)
     source = normalize_input(EXAMPLES)
     progress = Progress(False, None, "reading")
-    with stage_split(str(path), options) as writer, Threads(2) as pool:
+    with stage_split(str(path), options) as writer, ThreadPool(2) as pool:
         schema = resolve_schema(options, source, writer.targets, writer.known_schema())
         directory = writer.staging.path
         job = WriteJob(
@@ -57,7 +56,7 @@ def test_bits_follow_from_the_size_of_the_files(tmp_path, size, bits):
             file.truncate(size // 2)  # a sparse file
         halves.append(Input(path=str(tmp_path / name), number=len(halves)))
     joined = Input(sources=tuple(halves))
-    with Threads(1) as pool:
+    with ThreadPool(1) as pool:
         job = WriteJob(
             pool,
             WriteOptions(split="train"),

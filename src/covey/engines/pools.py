@@ -1,4 +1,4 @@
-"""The workers of an engine: threads or processes of this machine, or a Ray cluster."""
+"""The workers of an engine: this process, processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey._files import temporary_name
 from covey.engines.tasks import Outcome, run_call
-from covey.errors import DatasetError, TaskError, cpu_count
+from covey.errors import DatasetError, TaskError
 
 if TYPE_CHECKING:
     from covey.engines.options import Ray
@@ -132,31 +132,6 @@ class ThisProcess(Pool):
 
     def close(self) -> None:
         self.executor.shutdown(cancel_futures=True)
-
-
-class Threads(Pool):
-    """Workers that are threads of this process.
-
-    Args:
-        workers: Number of threads (default: one per CPU).
-    """
-
-    def __init__(self, workers: int | None = None) -> None:
-        self._workers = workers or cpu_count()
-        self._executor = ThreadPoolExecutor(self._workers, thread_name_prefix="covey-task")
-
-    @property
-    def slots(self) -> int:
-        return self._workers
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Outcome]:
-        return self._executor.submit(run_call, function, *arguments)
-
-    def share(self, value: Any, directory: Path) -> Shared:
-        return Here(value)
-
-    def close(self) -> None:
-        self._executor.shutdown(cancel_futures=True)
 
 
 class ProcessPool(Pool):

@@ -217,7 +217,7 @@ class WriteJob:
         self._shared = self.pool.share(self._context, self.directory)
         if self._in_memory:
             pieces = list(plan.pieces)
-            self.add_result(replace(pieces[0], path=None), map_piece(self._shared, *pieces))
+            self.add_result(pieces[0], map_piece(self._shared, *pieces), name="")
             return self.finish()
         self.progress.begin(phase("reading", 0, plan.total), self._joined.length)
         for piece, result in self._map(plan.pieces):
@@ -250,13 +250,19 @@ class WriteJob:
             found = replace(found, in_memory=True, progress=self.progress.add)
         return found
 
-    def add_result(self, piece: Piece, result: MapResult) -> None:
-        """Add the result of a piece, without its tables and strings."""
+    def add_result(self, piece: Piece, result: MapResult, name: str | None = None) -> None:
+        """Add the result of a piece, without its tables and strings.
+
+        Args:
+            piece: The piece.
+            result: Its result.
+            name: Name for messages (default: the name of the piece); empty for none.
+        """
         ids = None
         if result.has_strings:
             ids = self._class_ids.ids_of(result.strings).astype(np.int32)
         self.rounding = add_rounding([self.rounding, result.rounding])
-        name = "" if self._in_memory else piece.name(self._total)
+        name = piece.name(self._total) if name is None else name
         for group in result.groups:
             self._add_group(name, group, ids if group.kind.has_provisional_ids else None)
         kept = replace(result, groups=(), strings=())
@@ -418,13 +424,15 @@ class WriteJob:
             table,
             longest,
             self.has_keys.get(split, False),
+            # A commit of parts needs no disk space for the shards of a URL.
+            uploads=self._shared is None or not self._in_memory,
             locate=lambda error: self._locate_duplicate(error, split),
         )
 
     def _locate_duplicate(self, error: DuplicateKeyError, split: int) -> DuplicateKeyError:
         """Return the error for two examples with the same key, with their pieces."""
         a, b = (self._find_piece(each, split) for each in error.examples)
-        if a is not None and b is not None and not self._in_memory:
+        if a is not None and b is not None and a.name:
             error.task = a.name if a is b else f"{a.name} and {b.name}"
             if a.piece.path == b.piece.path:
                 error.path = a.piece.path
@@ -459,14 +467,11 @@ class SortedRecords(OrderedRecords):
     """Bytes of the longest record."""
     has_keys: bool
     """Whether the hashes of the rows must be distinct."""
+    uploads: bool = False
     reads_labels: bool = False
     """Whether class ids are read from the records: the rows have none."""
     locate: Callable[[DuplicateKeyError], DuplicateKeyError] = lambda error: error
     """Function that returns the error of two examples with the same key, with their places."""
-
-    @property
-    def uploads(self) -> bool:  # type: ignore[override]
-        return not isinstance(self.pool, ThisProcess)
 
     @property
     def records(self) -> int:
@@ -515,7 +520,7 @@ class SortedRecords(OrderedRecords):
     def _write(
         self, planned: Sequence[ShardTask], context: ReduceContext, progress: Progress
     ) -> Iterator[ShardResult]:
-        if isinstance(self.pool, ThisProcess):
+        if isinstance(self.pool, ThisProcess) and context.format.target.directory is not None:
             with self._locating():
                 yield from write_shards(
                     context, planned, self.pool.executor, self.pool.threads + 2, progress.add

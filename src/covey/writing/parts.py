@@ -28,7 +28,7 @@ from covey._locks import reporting_failures
 from covey._progress import Progress
 from covey._text import list_names
 from covey.engines import EngineArgument, find_engine
-from covey.engines.pools import Here, Threads
+from covey.engines.pools import Here, ThisProcess
 from covey.errors import CoveyError, DatasetError, FormatError
 from covey.labels import Classes
 from covey.results import WriteResult
@@ -249,7 +249,7 @@ def commit(
         subject = f"{writer.target.name} {', '.join(options.splits)}"
         bar = stack.enter_context(Progress(progress, None, "reading", subject=subject))
         scratch = stack.enter_context(writer.scratch(chosen))
-        with Threads() if chosen is None else chosen.start() as pool:
+        with ThisProcess(options.write_threads) if chosen is None else chosen.start() as pool:
             job = WriteJob(
                 pool,
                 options,
