@@ -5,14 +5,21 @@ import pytest
 from engines import ThreadPool, digests
 
 import covey
+from covey import ClassLabel, Features, Tensor
 from covey._progress import Progress
+from covey.engines.pools import Here
+from covey.errors import FeatureError
 from covey.shuffle.keys import RecordOrder, make_rows
 from covey.shuffle.runs import HASH_BITS, MAX_HASH_BITS, make_table
+from covey.writing.encode import ItemEncoder
 from covey.writing.input_types import normalize_input
 from covey.writing.inputs import Input
 from covey.writing.job import WriteJob
 from covey.writing.options import WriteOptions, WriteSchema
+from covey.writing.pieces import Piece
+from covey.writing.scratch import Scratch
 from covey.writing.split_writer import stage_split
+from covey.writing.stages import MapContext, map_piece
 from covey.writing.write_steps import resolve_schema, write_ordered
 
 EXAMPLES = [
@@ -85,3 +92,42 @@ def test_a_bucket_is_a_small_part_of_the_records(order, records):
     table = make_table(rows[order.sort(rows)], order)
     assert table["records"].max() <= records
     assert table["records"].sum() == len(rows)
+
+
+@pytest.mark.parametrize("key", [None, "name"])
+def test_blocks_of_columns_with_declared_features(tmp_path, monkeypatch, key):
+    """They are encoded as columns, with the records and rows of the same examples."""
+    kinds = {
+        "name": "str",
+        "x": Tensor("float64", (2,)),
+        "y": "int8",
+        "label": ClassLabel(["a", "b"]),
+    }
+    features = Features(kinds).with_defaults({"y": 7})
+    columns = {
+        "name": [f"row {i}" for i in range(300)],
+        "x": np.arange(600.0).reshape(300, 2),
+        "y": [None if i % 3 else i % 100 for i in range(300)],
+        "label": ["ab"[i % 2] for i in range(300)],
+    }
+    options = WriteOptions(split="train", features=features, label="label", key=key)
+    schema = WriteSchema(features=features, label="label")
+    scratch = Scratch(str(tmp_path))
+    context = MapContext(options, schema, None, None, (), scratch, HASH_BITS, in_memory=True)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def records(payload):
+        if isinstance(payload, dict):
+            objects = {name: each for name, each in payload.items() if isinstance(each, list)}
+            payload = payload | {name: np.array(each, object) for name, each in objects.items()}
+        piece = Piece(0, 0, 1 << 16, None, payload=payload)
+        (group,) = map_piece(Here(context), piece).groups
+        (run,) = group.runs
+        return group.kind, run.sorted.copy().data.tobytes(), run.sorted.rows.tobytes()
+
+    expected = records(normalize_input(rows))
+    with pytest.raises(FeatureError, match="'c'") as caught:
+        records({**columns, "label": ["c", *columns["label"][1:]]})
+    assert (caught.value.example, caught.value.feature) == (0, "label")
+    monkeypatch.delattr(ItemEncoder, "encode")
+    assert records(columns) == expected

@@ -20,7 +20,7 @@ from covey.errors import CoveyError, FeatureError
 from covey.labels import Classes
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.codec import Rounding, add_rounding
+from covey.schema.codec import Rounding, Rows, add_rounding
 from covey.schema.infer import Inference
 from covey.shuffle.keys import (
     cut_by_bytes,
@@ -234,25 +234,25 @@ def _map_block(
     """Encode the rows of a block of columns; return their features if these are inferred."""
     options, schema, rows = context.options, context.schema, len(next(iter(columns.values()), ()))
     keys = piece.block_keys(rows) if options.key is None else None
-    if schema.features is not None or options.on_error == "skip" or not columns:
+    inference = Inference(options.defaults, options.types) if schema.features is None else None
+    table: tuple[Features, Rows] | None = None
+    if columns and options.on_error != "skip" and (inference is not None or options.features):
+        try:
+            table = _check_block(columns, rows, context, inference)
+        except FeatureError as error:
+            if inference is not None:
+                if error.example is not None:
+                    error.example += piece.first
+                raise
+    if table is None:  # rows may be skipped, or have the strings of other classes
         values = zip(*columns.values(), strict=True)
         items: list[Any] = [dict(zip(columns, row, strict=True)) for row in values]
         encoder.encode(items if keys is None else zip(keys, items, strict=True), piece.first)
         return encoder.inference
-    inference = Inference(options.defaults, options.types)
-    for name, column in columns.items():
-        inference.add_column(tuple(name.split("/")), column)
-    try:
-        features = name_classes(Features(inference.kinds()), context.class_names)
-        fill_columns(features, columns, rows)
-        checked = check_columns(features, columns)
-    except FeatureError as error:
-        if error.example is not None:
-            error.example += piece.first
-        raise
+    features, checked = table
     if options.key is not None:
         keys = column_keys(columns, options.key)
-    rounding = round_lists(features, columns)
+    rounding = round_lists(features, columns) if options.features is None else {}
     at = 0
     while at < len(checked):
         block = checked.encode_range(at, options.chunk_bytes)
@@ -262,6 +262,20 @@ def _map_block(
         sorter.add(Chunk(block, features, positions, own, [], rounding))
         at, rounding = end, {}
     return inference
+
+
+def _check_block(
+    columns: dict[str, Any], rows: int, context: MapContext, inference: Inference | None
+) -> tuple[Features, Rows]:
+    """Return the features of a block, inferred or declared, and its rows."""
+    features = context.schema.features
+    if inference is not None:
+        for name, column in columns.items():
+            inference.add_column(tuple(name.split("/")), column)
+        features = name_classes(Features(inference.kinds()), context.class_names)
+    assert features is not None
+    fill_columns(features, columns, rows)
+    return features, check_columns(features, columns)
 
 
 def _map_table(
