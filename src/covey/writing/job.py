@@ -45,7 +45,6 @@ from covey.writing.pieces import (
     plan_pieces,
     plan_tables,
     undivided,
-    undivided_tables,
 )
 from covey.writing.plan import (
     BucketTotals,
@@ -274,16 +273,14 @@ class WriteJob:
         self._groups.append(_GroupOfTask(task, replace(group, kind=kind, table=empty), ids))
 
     def _plan(self) -> tuple[PiecePlan, str | None]:
-        workers = self.pool.slots
+        workers = None if self._in_memory else self.pool.slots
         if self._joined.columns is not None:
             classes, tables = prepare_columns(self._inputs, self.options, self.schema)
             # The features and class ids of columns are final.
             self.schema = self.schema.with_final(classes.features, classes.label)
             self._columns = classes
-            if self._in_memory:
-                return undivided_tables(tables), classes.label
             return plan_tables(tables, workers=workers, pieces=self._pieces), classes.label
-        if self._in_memory:
+        if workers is None:
             return undivided(self._inputs), None
         return plan_pieces(self._inputs, workers=workers, pieces=self._pieces), None
 

@@ -216,34 +216,24 @@ def _divide(length: int, share: float) -> Iterator[tuple[int, int]]:
 
 
 def plan_tables(
-    tables: Sequence[PreparedTable], *, workers: int, pieces: int | None = None
+    tables: Sequence[PreparedTable], *, workers: int | None, pieces: int | None = None
 ) -> PiecePlan:
-    """Divide the rows of tables in memory into pieces."""
-    counts = [len(table) for table in tables]
-    wanted = pieces or workers * _PIECES_PER_WORKER
-    parts = [
-        [
-            (begin, table.slice(begin, end))
-            for begin, end in _divide(rows, wanted * rows / max(1, sum(counts)))
-        ]
-        for table, rows in zip(tables, counts, strict=True)
-    ]
-    return _plan_tables(tables, parts)
+    """Divide the rows of tables in memory into pieces.
 
-
-def undivided_tables(tables: Sequence[PreparedTable]) -> PiecePlan:
-    """Return one piece for each table, which this process reads."""
-    return _plan_tables(tables, [[(0, table)] for table in tables])
-
-
-def _plan_tables(
-    tables: Sequence[PreparedTable], parts: Sequence[Sequence[tuple[int, PreparedTable]]]
-) -> PiecePlan:
+    Args:
+        tables: The tables.
+        workers: Number of workers; None for this process, for which a table is one piece.
+        pieces: Number of pieces (default: several for each worker).
+    """
+    wanted = pieces or (workers or 0) * _PIECES_PER_WORKER
+    total = max(1, sum(map(len, tables)))
     found: list[Piece] = []
     split = 0
-    for table, own in zip(tables, parts, strict=True):
-        for begin, part in own:
-            piece = Piece(len(found), split, begin, table.path, len(part), begin=begin)
+    for table in tables:
+        rows = len(table)
+        for begin, end in _divide(rows, 1 if workers is None else wanted * rows / total):
+            part = table if workers is None else table.slice(begin, end)
+            piece = Piece(len(found), split, begin, table.path, end - begin, begin=begin)
             found.append(replace(piece, payload=part))
         split += len(table.chosen)
     return PiecePlan(found, len(found), ())

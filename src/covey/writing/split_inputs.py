@@ -107,18 +107,8 @@ def _normalize_list(
 def _join_sources(sources: Sequence[Input], label: str | None) -> Input:
     """Return one input for sources that follow each other."""
     named = {f"{each.key_prefix or f'source {each.number}'}": each for each in sources}
-    label = _join_labels(named, label, "sources")
-    features, adds_classes = _join_features(named, label, "sources")
-    lengths = [each.length for each in sources]
-    return Input(
-        sources=tuple(sources),
-        length=None if None in lengths else sum(filter(None, lengths)),
-        features=features,
-        class_names=_join_class_names(sources),
-        label=label,
-        label_hint=sources[0].label_hint,
-        adds_classes=adds_classes,
-    )
+    joined = _join(named, label, "sources")
+    return dataclasses.replace(joined, sources=tuple(sources), label_hint=sources[0].label_hint)
 
 
 def _path_of(source: Any) -> str | None:
@@ -266,23 +256,28 @@ def join_inputs(inputs: Mapping[str, Input], options: WriteOptions) -> tuple[Inp
     parts = list(inputs.values())
     if len(parts) == 1:
         return parts[0], parts
-    label = _join_labels(inputs, options.label, "splits")
-    features, adds_classes = options.features, False
+    joined = _join(inputs, options.label, "splits", options.features)
+    if joined.features is not None and all(each.columns is not None for each in parts):
+        return dataclasses.replace(joined, columns={}), parts
+    return joined, [dataclasses.replace(each, columns=None) for each in parts]
+
+
+def _join(
+    inputs: Mapping[str, Input], label: str | None, noun: str, features: Features | None = None
+) -> Input:
+    """Return an input with the schema of all inputs, but without examples."""
+    label = _join_labels(inputs, label, noun)
+    adds_classes = False
     if features is None:
-        features, adds_classes = _join_features(inputs, label, "splits")
-    by_column = features is not None and all(each.columns is not None for each in parts)
-    if not by_column:
-        parts = [dataclasses.replace(each, columns=None) for each in parts]
-    lengths = [each.length for each in parts]
-    joined = Input(
-        columns={} if by_column else None,
+        features, adds_classes = _join_features(inputs, label, noun)
+    lengths = [each.length for each in inputs.values()]
+    return Input(
         length=None if None in lengths else sum(filter(None, lengths)),
         features=features,
-        class_names=_join_class_names(parts),
+        class_names=_join_class_names([*inputs.values()]),
         label=label,
         adds_classes=adds_classes,
     )
-    return joined, parts
 
 
 def _join_labels(inputs: Mapping[str, Input], label: str | None, noun: str) -> str | None:
