@@ -1097,17 +1097,17 @@ def test_a_commit_of_parts_that_are_committed_meanwhile(appended_parts, monkeypa
     """After the second commit has found the parts, but before it reads the dataset."""
     is_url = "://" in appended_parts
     module = covey.writing.publish if is_url else covey.writing.parts
-    name = "remove_committed" if is_url else "stage_split"
+    name = "remove_committed" if is_url else "start_job"
     real, calls = getattr(module, name), []
 
-    def commit_first(*arguments):
+    def commit_first(*arguments, **settings):
         calls.append(name)
         result = real(*arguments) if is_url else None
         if len(calls) == 1:
             with monkeypatch.context() as patch:  # the first commit is killed before it ends
                 patch.setattr(covey.writing.parts, "_remove_parts", lambda *_: None)
                 covey.commit(appended_parts, progress=False)
-        return result if is_url else real(*arguments)
+        return result if is_url else real(*arguments, **settings)
 
     monkeypatch.setattr(module, name, commit_first)
     with pytest.raises(DatasetError, match=r"another process has (changed|committed)"):

@@ -38,7 +38,7 @@ def write(path, bits, **options):
         job = WriteJob(
             pool, options, schema, [source], source, directory, progress, pieces=3, bits=bits
         )
-        write_ordered(writer, job.run(), options, [source], job.skipped, progress)
+        write_ordered(writer, job, job.run(), [source])
 
 
 @pytest.mark.parametrize(

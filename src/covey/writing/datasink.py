@@ -10,7 +10,6 @@ from typing import Any
 from ray.data import Datasink as RayDatasink
 from ray.data.block import BlockAccessor
 
-from covey._progress import Progress
 from covey.engines import EngineArgument, Ray, find_engine
 from covey.engines.pools import Here
 from covey.errors import CoveyError, DatasetError
@@ -22,9 +21,9 @@ from covey.writing.inputs import SOURCE_BITS, Input
 from covey.writing.job import WriteJob
 from covey.writing.options import WriteOptions, parse_types
 from covey.writing.pieces import Piece
-from covey.writing.split_writer import SplitWriter, stage_split
+from covey.writing.split_writer import SplitWriter
 from covey.writing.stages import MapContext, MapResult, map_piece
-from covey.writing.write_steps import resolve_schema, write_ordered
+from covey.writing.write_steps import start_job, write_ordered
 
 
 class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
@@ -85,7 +84,7 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
         self._progress = progress
         self._storage_options = storage_options
         self._context: MapContext | None = None
-        self._state: tuple[ExitStack, SplitWriter, WriteJob, Progress] | None = None
+        self._state: tuple[ExitStack, SplitWriter, WriteJob] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for write tasks, which have no access to the dataset."""
@@ -94,25 +93,19 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
     def on_write_start(self, schema: Any = None) -> None:
         options, joined = self._options, Input()
         with ExitStack() as stack:
-            progress = stack.enter_context(
-                Progress(self._progress, None, "reading", subject=options.split)
+            writer, job = stack.enter_context(
+                start_job(
+                    self._path,
+                    options,
+                    joined,
+                    [joined],
+                    self._engine,
+                    self._storage_options,
+                    self._progress,
+                )
             )
-            writer = stack.enter_context(stage_split(self._path, options, self._storage_options))
-            known = resolve_schema(options, joined, writer.targets, writer.known_schema())
-            scratch = stack.enter_context(writer.scratch(self._engine))
-            pool = stack.enter_context(self._engine.start())
-            work = WriteJob(
-                pool,
-                options,
-                known,
-                [joined],
-                joined,
-                writer.staging.path,
-                progress,
-                scratch=scratch,
-            )
-            self._context = work.context()
-            self._state = stack.pop_all(), writer, work, progress
+            self._context = job.context()
+            self._state = stack.pop_all(), writer, job
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> list[tuple[Piece, MapResult]]:
         """Encode blocks in a task of Ray."""
@@ -134,14 +127,12 @@ class Datasink(RayDatasink[list[tuple[Piece, MapResult]]]):
 
     def on_write_complete(self, write_result: Any) -> None:
         assert self._state is not None
-        (stack, writer, work, progress), self._state = self._state, None
+        (stack, writer, job), self._state = self._state, None
         with stack:
             found = [each for results in write_result.write_returns for each in results]
             for number, (piece, result) in enumerate(sorted(found, key=lambda each: each[0].index)):
-                work.add_result(replace(piece, index=number), result)
-            self.result = write_ordered(
-                writer, work.finish(), self._options, [Input()], work.skipped, progress
-            )
+                job.add_result(replace(piece, index=number), result)
+            self.result = write_ordered(writer, job, job.finish(), [Input()])
 
     def on_write_failed(self, error: Exception) -> None:
         if self._state is not None:

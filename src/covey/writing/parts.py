@@ -20,7 +20,6 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from covey._locks import reporting_failures
 from covey._progress import Progress
 from covey._text import list_names
 from covey.engines import EngineArgument, find_engine
-from covey.engines.pools import Here, ThisProcess
+from covey.engines.pools import Here
 from covey.errors import CoveyError, DatasetError, FormatError
 from covey.labels import Classes
 from covey.results import WriteResult
@@ -39,7 +38,6 @@ from covey.storage import Storage, open_storage
 from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.inputs import Input, located, source_failed, with_types
-from covey.writing.job import WriteJob
 from covey.writing.options import WriteOptions, WriteSchema
 from covey.writing.part_files import (
     PART_FILE,
@@ -67,13 +65,12 @@ from covey.writing.part_format import (
 from covey.writing.pieces import Piece, plan_pieces, plan_tables
 from covey.writing.plan import checksum_of_ends, first_inference
 from covey.writing.scratch import Scratch
-from covey.writing.split_writer import stage_split
 from covey.writing.stages import MapContext, MapResult, map_piece
 from covey.writing.tables import prepare_columns
 from covey.writing.target import inspect
 from covey.writing.typed_json import to_json
 from covey.writing.versions import read_info
-from covey.writing.write_steps import resolve_schema, write_ordered
+from covey.writing.write_steps import resolve_schema, start_job, write_ordered
 
 
 def write_part(
@@ -235,10 +232,19 @@ def commit(
         options = replace(options, memory_limit=memory_limit)
     if storage.name(location) != parts_directory(options.splits):
         raise FormatError(f"the parts are those of {list_names(options.splits)}", path=location)
-    chosen = find_engine(engine)
-    with ExitStack() as stack, stage_split(target, options, storage_options) as writer:
-        schema = resolve_schema(options, write.joined, writer.targets, writer.known_schema())
-        _check_unchanged(schema, write, shown(target))
+    columns = None if write.columns is None else Classes(*write.columns)
+    with start_job(
+        target,
+        options,
+        write.joined,
+        inputs,
+        find_engine(engine),
+        storage_options,
+        progress,
+        columns=columns,
+        bits=hash_bits(0),
+    ) as (writer, job):
+        _check_unchanged(job.schema, write, shown(target))
         writer.parts = tuple(part.name for part in parts)
         if {*writer.parts} - {*list_runs(storage, location)}:
             raise DatasetError(
@@ -246,35 +252,19 @@ def commit(
                 path=shown(location),
                 remedy="run `covey info`",
             )
-        subject = f"{writer.target.name} {', '.join(options.splits)}"
-        bar = stack.enter_context(Progress(progress, None, "reading", subject=subject))
-        scratch = stack.enter_context(writer.scratch(chosen))
-        with ThisProcess(options.write_threads) if chosen is None else chosen.start() as pool:
-            job = WriteJob(
-                pool,
-                options,
-                schema,
-                inputs,
-                write.joined,
-                writer.staging.path,
-                bar,
-                scratch=scratch,
-                columns=None if write.columns is None else Classes(*write.columns),
-                bits=hash_bits(0),
+        pieces = []
+        for part in parts:  # one after the other: the tables of all runs are large
+            content = read_content(storage, part)
+            _check_same(part, content["write"], first, shown(location))
+            results = load_results(
+                storage, part, content.get("results"), len(options.splits), storage_options
             )
-            pieces = []
-            for part in parts:  # one after the other: the tables of all runs are large
-                content = read_content(storage, part)
-                _check_same(part, content["write"], first, shown(location))
-                results = load_results(
-                    storage, part, content.get("results"), len(options.splits), storage_options
-                )
-                _check_records(part, results, shown(location))
-                for piece, mapped in results:
-                    pieces.append(piece)
-                    job.add_result(piece, mapped)
-            _check_complete(pieces, inputs, shown(location))
-            result = write_ordered(writer, job.finish(), options, inputs, job.skipped, bar)
+            _check_records(part, results, shown(location))
+            for piece, mapped in results:
+                pieces.append(piece)
+                job.add_result(piece, mapped)
+        _check_complete(pieces, inputs, shown(location))
+        result = write_ordered(writer, job, job.finish(), inputs)
     with reporting_failures(shown(target), options.split, lambda: True):
         _remove_parts(storage, location, [part.name for part in parts])
     seconds = time.perf_counter() - started

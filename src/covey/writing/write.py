@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from covey._locks import interrupted
-from covey._progress import Progress
-from covey.engines import Engine, EngineArgument, Processes, find_engine
-from covey.engines.pools import ThisProcess
+from covey.engines import EngineArgument, Processes, find_engine
 from covey.errors import DatasetError
 from covey.labels import AUTO
 from covey.results import WriteResult
@@ -21,8 +18,7 @@ from covey.untrusted import reports_errors
 from covey.urls import AnyPath, parse_path, shown
 from covey.writing.hold_out import HoldOut
 from covey.writing.input_types import is_ray_dataset
-from covey.writing.inputs import Input, declare_types, located
-from covey.writing.job import WriteJob
+from covey.writing.inputs import declare_types, located
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
@@ -34,8 +30,7 @@ from covey.writing.options import (
 from covey.writing.parts import write_part
 from covey.writing.pieces import can_be_fetched
 from covey.writing.split_inputs import divide_by_feature, join_inputs, normalize_splits
-from covey.writing.split_writer import stage_split
-from covey.writing.write_steps import resolve_schema, write_ordered
+from covey.writing.write_steps import start_job, write_ordered
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -250,47 +245,19 @@ def write(
         return _finish(result, started, notes)
     committed = False
     try:
-        result = _run(target, options, joined, parts, chosen, storage_options, progress)
+        with start_job(target, options, joined, parts, chosen, storage_options, progress) as (
+            writer,
+            job,
+        ):
+            with located(parts[0]):
+                ordered = job.run()
+            result = write_ordered(writer, job, ordered, parts)
         committed = True
         return _finish(result, started, notes)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # it reports whether the split was written
             raise
         raise interrupted(shown(target), first, committed) from interrupt
-
-
-def _run(
-    path: str,
-    options: WriteOptions,
-    joined: Input,
-    inputs: Sequence[Input],
-    engine: Engine | None,
-    storage_options: Mapping[str, Any] | None,
-    progress: bool | None,
-) -> WriteResult:
-    """Write the splits, and return their summary."""
-    # The bar is closed last: the end of stage_split uploads the files of a URL.
-    with ExitStack() as stack, stage_split(path, options, storage_options) as writer:
-        schema = resolve_schema(options, joined, writer.targets, writer.known_schema())
-        subject = f"{writer.target.name} {', '.join(options.splits)}"
-        bar = stack.enter_context(Progress(progress, joined.length, "reading", subject=subject))
-        # The workers are stopped before the staging directory is removed.
-        scratch = stack.enter_context(writer.scratch(engine))
-        with ThisProcess(options.write_threads) if engine is None else engine.start() as pool:
-            job = WriteJob(
-                pool,
-                options,
-                schema,
-                inputs,
-                joined,
-                writer.staging.path,
-                bar,
-                scratch=scratch,
-                pieces=None if engine is None else engine.pieces,
-            )
-            with located(inputs[0]):
-                ordered = job.run()
-            return write_ordered(writer, ordered, options, inputs, job.skipped, bar)
 
 
 def _finish(result: WriteResult, started: float, notes: tuple[str, ...]) -> WriteResult:

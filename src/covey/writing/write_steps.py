@@ -1,12 +1,16 @@
-"""Steps that local writes, writes of engines and commits of parts share."""
+"""What all writes share: the start of a job, its schema, the commit and its notes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from covey._progress import Progress
+from covey.engines import Engine
+from covey.engines.pools import ThisProcess
 from covey.errors import DatasetError, DuplicateKeyError, list_names, shorten
 from covey.labels import AUTO
 from covey.results import SkippedRecord, WriteResult
@@ -14,12 +18,12 @@ from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.lattice import extends
 from covey.schema.merge import describe, widen_floats
 from covey.writing.inputs import Input, name_key
-from covey.writing.job import RecordsToWrite
+from covey.writing.job import RecordsToWrite, WriteJob
 from covey.writing.options import (
     WriteOptions,
     WriteSchema,
 )
-from covey.writing.split_writer import SplitWriter
+from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
 
@@ -92,24 +96,66 @@ def resolve_schema(
     return schema
 
 
-def write_ordered(
-    writer: SplitWriter,
-    ordered: RecordsToWrite,
+@contextmanager
+def start_job(
+    path: str,
     options: WriteOptions,
+    joined: Input,
     inputs: Sequence[Input],
-    skipped: Sequence[Sequence[SkippedRecord]],
-    progress: Progress,
+    engine: Engine | None,
+    storage_options: Mapping[str, Any] | None,
+    progress: bool | None,
+    **settings: Any,
+) -> Iterator[tuple[SplitWriter, WriteJob]]:
+    """Yield the writer of the splits and the job of a write, whose workers are started.
+
+    Args:
+        path: Directory or URL of the dataset.
+        options: Options of the write.
+        joined: The schema of all splits.
+        inputs: Input of each split.
+        engine: The engine; None for this process.
+        storage_options: Options of fsspec for a URL.
+        progress: Whether to show a progress bar.
+        settings: Further arguments of the job.
+    """
+    # The bar is closed last: the end of stage_split uploads the files of a URL.
+    with ExitStack() as stack, stage_split(path, options, storage_options) as writer:
+        schema = resolve_schema(options, joined, writer.targets, writer.known_schema())
+        subject = f"{writer.target.name} {', '.join(options.splits)}"
+        bar = stack.enter_context(Progress(progress, joined.length, "reading", subject=subject))
+        # The workers are stopped before the staging directory is removed.
+        scratch = stack.enter_context(writer.scratch(engine))
+        with ThisProcess(options.write_threads) if engine is None else engine.start() as pool:
+            yield (
+                writer,
+                WriteJob(
+                    pool,
+                    options,
+                    schema,
+                    inputs,
+                    joined,
+                    writer.staging.path,
+                    bar,
+                    scratch=scratch,
+                    pieces=None if engine is None else engine.pieces,
+                    **settings,
+                ),
+            )
+
+
+def write_ordered(
+    writer: SplitWriter, job: WriteJob, ordered: RecordsToWrite, inputs: Sequence[Input]
 ) -> WriteResult:
     """Write and commit the records of all splits; return their summary.
 
     Args:
         writer: Writer of the splits.
-        ordered: The records.
-        options: Options of the write.
+        job: The job.
+        ordered: Its records.
         inputs: Input of each split.
-        skipped: The skipped examples of each split.
-        progress: Progress bar.
     """
+    options, skipped, progress = job.options, job.skipped, job.progress
     counts = [records.records for records in ordered.splits] or [0]
     for split, count, omitted in zip(options.splits, counts, skipped, strict=False):
         if not count:
