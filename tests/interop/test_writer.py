@@ -389,7 +389,7 @@ def test_sparse_feature_that_some_examples_lack(tmp_path):
         ([1, None], False, 1, "a value has type NoneType"),
         ([[], []], False, 0, "has no values"),
         ([["a", "b"]], False, 0, "has 2 strings; a dense feature has one; list it in sparse"),
-        ([[[1]], [1]], True, 0, r"has shape \(1, 1\), example 1 \(1,\); use one number of dim"),
+        ([[[1]], [1]], True, 0, "different numbers of dimensions.*np.zeros"),
         ([[[1], [2, 3]]], True, 0, "is not an array; lists must have equal lengths"),
         ([[[1], [2, 3]]], False, 0, "is not an array"),
         ([2**70], False, 0, None),
@@ -405,16 +405,16 @@ def test_examples_that_datum_cannot_describe(tmp_path, values, sparse, example, 
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(("having", "missing"), [([1], 0), ([0, 1], 2)])
-def test_dense_feature_that_some_examples_lack(tmp_path, having, missing):
+@pytest.mark.parametrize("having", [[1], [0, 1]])
+def test_dense_feature_that_some_examples_lack(tmp_path, having):
     data = [{"id": i, "x": i} if i in having else {"id": i} for i in range(3)]
-    with pytest.raises(FeatureError, match=f"has it, example {missing} does not") as caught:
+    with pytest.raises(FeatureError, match=f"only {len(having)} of 3 examples do") as caught:
         write(tmp_path, data)
     assert (caught.value.feature, caught.value.example) == ("x", having[0])
 
 
 def test_sparse_feature_of_two_dimensions_that_some_examples_lack(tmp_path):
-    with pytest.raises(FeatureError, match=r"has it, example 0 does not; .*np.zeros") as caught:
+    with pytest.raises(FeatureError, match="missing in some examples; .*np.zeros") as caught:
         write(tmp_path, [{"id": 0}, {"id": 1, "x": [[1]]}], ["x"])
     assert (caught.value.feature, caught.value.example) == ("x", 1)
     write(tmp_path, [{"id": 0, "x": np.zeros((0, 4))}, {"id": 1, "x": [[1]]}], ["x"])

@@ -274,9 +274,7 @@ class TFRecordWriter:
             with Progress(self.progress, cache.records, "writing", subject=self.split) as bar:
                 features = self._features(cache.schema)
                 shards = cache.write(features, self.label, bar, entries_to_json(entries))
-        shard_info = {self.split: {shard.name: shard.records for shard in shards}}
-        self.save_shard_info(shard_info)
-        return shard_info, cache.bytes
+        return {self.split: {shard.name: shard.records for shard in shards}}, cache.bytes
 
     def _features(self, schema: DatumSchema) -> Features:
         serializer = self.serializer

@@ -18,6 +18,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,38 +173,19 @@ _CHECK_INTERVAL = 1024
 
 
 @dataclass(slots=True)
-class _Seen:
-    """A feature of the examples; a shape is None if the value is not an array."""
+class _Values:
+    """The values of a feature."""
 
-    example: int
+    example: int | None
     """First example that has the feature."""
     shape: Shape | None
-    """Shape of the feature in that example."""
-    common: Shape | None
-    """Shape that fits all examples."""
+    """Shape that fits all values; None if one is not an array."""
     is_string: bool
     """Whether all values are strings."""
-    is_image: bool
-    """Whether all values are stored as images, as far as is known."""
-    missing: int | None
-    """First example that lacks the feature."""
-    other: tuple[int, Shape | None] | None = None
-    """First example with another shape, and its shape."""
-    image: Image | None = None
-    """Feature that fits all images."""
-
-    def add_image(self, name: str, record: bytes) -> None:
-        """Unify the image of a record with those before it."""
-        found = None
-        try:
-            decoded = Features({name: Tensor("bytes", (None,), default=[])}).decode(record)[name]
-            found = image_of(decoded[0]) if len(decoded) == 1 else None
-        except ExampleError:
-            pass
-        self.is_image = found is not None
-        if found is not None and self.image is not None:
-            found = replace(found, shape=unify_shapes(self.image.shape, found.shape))
-        self.image = found
+    image: Image | None
+    """Feature that fits all images; None if a value is not stored as an image."""
+    difference: str = ""
+    """The first two shapes that differ, for messages."""
 
 
 class DatumSchema:
@@ -216,7 +198,7 @@ class DatumSchema:
     def __init__(self, sparse: Collection[str]) -> None:
         self._sparse = frozenset(sparse)
         self._survey = _core.Survey()
-        self._seen: dict[str, _Seen] = {}
+        self._values: dict[str, _Values] = {}
 
     def add(self, datum: Mapping[str, Any], record: bytes) -> None:
         """Add an example and its record.
@@ -230,38 +212,22 @@ class DatumSchema:
         except _core.Fault as fault:
             reason = f"the serializer returned an invalid tf.train.Example (byte {fault.offset})"
             raise FeatureError(reason, example=example) from None
-        for name in self._seen.keys() - datum.keys():
-            if self._seen[name].missing is None:
-                self._seen[name].missing = example
         for name, value in datum.items():
-            self._add_value(name, value, example)
-            if self._seen[name].is_image:
-                self._seen[name].add_image(name, record)
+            shape, is_string = shape_of(value), isinstance(value, str)
+            seen = self._values.get(name)
+            if seen is None:
+                image = _image(name, record) if _may_be_image(value) else None
+                self._values[name] = _Values(example, shape, is_string, image)
+                continue
+            seen.is_string = seen.is_string and is_string
+            if seen.image is not None:
+                seen.image = _image(name, record, seen.image.shape)
+            if shape != seen.shape and not seen.difference:
+                seen.difference = f"has shape {seen.shape}, example {example} has {shape}"
+            is_array = shape is not None and seen.shape is not None
+            seen.shape = unify_shapes(seen.shape or (), shape or ()) if is_array else None
         if (example + 1) % _CHECK_INTERVAL == 0:
             self.entries()
-
-    def _add_value(self, name: str, value: Any, example: int) -> None:
-        shape = shape_of(value)
-        seen = self._seen.get(name)
-        if seen is None:
-            missing = 0 if example else None
-            is_string, is_image = isinstance(value, str), _may_be_image(value)
-            self._seen[name] = _Seen(example, shape, shape, is_string, is_image, missing)
-            return
-        seen.is_string = seen.is_string and isinstance(value, str)
-        if shape == seen.shape:
-            return
-        if seen.other is None:
-            seen.other = example, shape
-        if shape is None or seen.common is None:
-            seen.common = None
-            return
-        ranks = {len(shape), len(seen.common)}
-        if name in self._sparse and len(ranks) > 1 and max(ranks) > 1:
-            reason = f"has shape {seen.shape}, example {example} {shape}"
-            remedy = "use one number of dimensions, also for empty arrays: np.zeros((0, 4))"
-            raise _invalid(name, seen.example, reason, remedy)
-        seen.common = unify_shapes(seen.common, shape)
 
     def entries(self) -> dict[str, DatumEntry]:
         """Return datum's description of the features.
@@ -269,16 +235,27 @@ class DatumSchema:
         Raises:
             FeatureError: If no description lets datum's reader read all examples.
         """
-        context = self._survey.context()
+        counts = self._survey.context()
         entries: dict[str, DatumEntry] = {}
         for name, kind in self._kinds().items():
-            low, high = context[name][3:]
+            seen = self._values.get(name) or _Values(None, None, False, None)
+            shape, found, is_string = kind.shape, seen.shape, kind.dtype == "bytes"
             if name in self._sparse:
-                entries[name] = self._sparse_entry(name, kind, low, high)
+                if found is not None and len(found) > 1:
+                    # A string with two dimensions would be an image.
+                    shape = found if f"{name}_shape" in counts and not is_string else shape or (1,)
+                elif found != ():
+                    shape = shape or (1,)
             else:
-                entries[name] = self._dense_entry(name, kind, low, high)
-        for name, seen in self._seen.items():
-            if name not in entries and name not in self._sparse and 0 in (seen.common or ()):
+                self._check_dense(name, kind, seen, counts[name])
+                if seen.image is not None:
+                    height, width, channels = seen.image.shape
+                    shape = (height, width) if channels == 1 else (height, width, 3)
+                elif found is not None and _has_size(found, counts[name][4]):
+                    shape = found[:1] if is_string else found
+            entries[name] = DatumEntry(_TYPES[kind.dtype], shape, name not in self._sparse)
+        for name, seen in self._values.items():
+            if name not in entries and name not in self._sparse and 0 in (seen.shape or ()):
                 raise _invalid(name, seen.example, "has no values")
         for name, entry in entries.items():
             is_array = entry.dense and len(entry.shape) > 1 and entry.type != "string"
@@ -289,6 +266,27 @@ class DatumSchema:
                     remedy=f"rename '{name}_shape', or {_REMEDY}",
                 )
         return entries
+
+    def _check_dense(self, name: str, kind: Tensor, seen: _Values, counts: _core.SeenTuple) -> None:
+        """Raise if the number or the shape of the values of a dense feature varies."""
+        present, _, _, low, high = counts
+        sparse = name.removesuffix("_shape")
+        if sparse in self._sparse and None in kind.shape:
+            reason = "has different numbers of dimensions, or is missing in some examples"
+            remedy = "use arrays with the same dimensions, also if they are empty: np.zeros((0, 4))"
+            raise _invalid(sparse, seen.example, reason, remedy)
+        is_array = seen.shape is not None and (kind.dtype != "bytes" or high > 1)
+        if is_array and seen.difference:
+            raise _invalid(name, seen.example, seen.difference)
+        if present < self._survey.records:
+            reason = f"has it, but only {present} of {self._survey.records} examples do"
+            raise _invalid(name, seen.example, reason)
+        if high == 0:
+            raise _invalid(name, seen.example, "has no values")
+        if None in kind.shape:
+            raise _invalid(name, None, f"records have from {low} to {high} values")
+        if kind.dtype == "bytes" and high > 1:
+            raise _invalid(name, seen.example, f"has {high} strings; a dense feature has one")
 
     def _kinds(self) -> dict[str, Tensor]:
         """Return the features of the records, by the native survey."""
@@ -311,43 +309,6 @@ class DatumSchema:
         empty = Tensor("float32", (None,), default=[])
         return {name: found.get(name, empty) for name in self._survey.context()}
 
-    def _sparse_entry(self, name: str, kind: Tensor, low: int, high: int) -> DatumEntry:
-        type_, seen = _TYPES[kind.dtype], self._seen.get(name)
-        shape = None if seen is None else seen.common
-        has_shape = f"{name}_shape" in self._survey.context()
-        # A string with two dimensions would be an image.
-        if has_shape and shape is not None and len(shape) > 1 and type_ != "string":
-            return DatumEntry(type_, shape, False)
-        if shape == () and low == high == 1:
-            return DatumEntry(type_, (), False)
-        return DatumEntry(type_, (None,) if None in kind.shape else (high,), False)
-
-    def _dense_entry(self, name: str, kind: Tensor, low: int, high: int) -> DatumEntry:
-        type_ = _TYPES[kind.dtype]
-        seen = self._seen.get(name) or _Seen(0, None, None, False, False, None)
-        is_array = type_ != "string" or high > 1
-        if is_array and seen.other is not None and None not in (seen.shape, seen.common):
-            reason = f"has shape {seen.shape}, example {seen.other[0]} has {seen.other[1]}"
-            raise _invalid(name, seen.example, reason)
-        if seen.missing is not None and None in kind.shape:
-            reason = f"has it, example {seen.missing} does not"
-            if name.removesuffix("_shape") in self._sparse:
-                remedy = "use an empty array with all dimensions: np.zeros((0, 4))"
-                raise _invalid(name.removesuffix("_shape"), seen.example, reason, remedy)
-            raise _invalid(name, seen.example, reason)
-        if high == 0:
-            raise _invalid(name, seen.example, "has no values")
-        if None in kind.shape:
-            raise _invalid(name, None, f"records have from {low} to {high} values")
-        if seen.image is not None:
-            height, width, channels = seen.image.shape
-            return DatumEntry(type_, (height, width) if channels == 1 else (height, width, 3), True)
-        if type_ == "string" and high > 1:
-            raise _invalid(name, seen.example, f"has {high} strings; a dense feature has one")
-        if seen.common is not None and _has_size(seen.common, high):
-            return DatumEntry(type_, seen.common if type_ != "string" else seen.common[:1], True)
-        return DatumEntry(type_, () if high == 1 else (high,), True)
-
     def features(self, *, strings: Collection[str] = ()) -> Features:
         """Return the features of the records.
 
@@ -357,7 +318,7 @@ class DatumSchema:
         entries = self.entries()
         kinds: dict[str, Feature] = {}
         for name, kind in self._kinds().items():
-            shape, seen = entries[name].shape, self._seen.get(name)
+            shape, seen = entries[name].shape, self._values.get(name)
             dtype = "str" if name in strings and kind.dtype == "bytes" else kind.dtype
             if seen is not None and seen.image is not None and entries[name].is_image:
                 kinds[name] = seen.image
@@ -373,7 +334,7 @@ class DatumSchema:
     @property
     def strings(self) -> set[str]:
         """The features of which all values are strings."""
-        return {name for name, seen in self._seen.items() if seen.is_string}
+        return {name for name, seen in self._values.items() if seen.is_string}
 
 
 def _invalid(name: str, example: int | None, reason: str, remedy: str = _REMEDY) -> FeatureError:
@@ -449,10 +410,20 @@ def _may_be_image(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim in (2, 3)
 
 
-def image_of(data: bytes) -> Image | None:
-    """Return the feature of an 8-bit JPEG or PNG, from its header; None for other data."""
-    found = read_header(data)
-    if found is None or found.format not in ("png", "jpeg") or found.bits > 8:
+def _image(name: str, record: bytes, shape: Shape | None = None) -> Image | None:
+    """Return the feature of the 8-bit JPEG or PNG in a record; None for other data.
+
+    Args:
+        name: Name of the feature.
+        record: The record.
+        shape: Shape of the images of the records before it.
+    """
+    values: Any = ()
+    with suppress(ExampleError):
+        values = Features({name: Tensor("bytes", (None,), default=[])}).decode(record)[name]
+    header = read_header(values[0]) if len(values) == 1 else None
+    if header is None or header.format not in ("png", "jpeg") or header.bits > 8:
         return None
-    channels = 1 if found.channels < 3 else 3 if found.format == "jpeg" else found.channels
-    return Image((found.height, found.width, channels), format=found.format)
+    channels = 1 if header.channels < 3 else 3 if header.format == "jpeg" else header.channels
+    found = (header.height, header.width, channels)
+    return Image(found if shape is None else unify_shapes(shape, found), format=header.format)
