@@ -173,7 +173,7 @@ _CHECK_INTERVAL = 1024
 
 
 @dataclass(slots=True)
-class _Values:
+class _FeatureValues:
     """The values of a feature."""
 
     example: int | None
@@ -198,7 +198,7 @@ class DatumSchema:
     def __init__(self, sparse: Collection[str]) -> None:
         self._sparse = frozenset(sparse)
         self._survey = _core.Survey()
-        self._values: dict[str, _Values] = {}
+        self._values: dict[str, _FeatureValues] = {}
 
     def add(self, datum: Mapping[str, Any], record: bytes) -> None:
         """Add an example and its record.
@@ -217,7 +217,7 @@ class DatumSchema:
             seen = self._values.get(name)
             if seen is None:
                 image = _image(name, record) if _may_be_image(value) else None
-                self._values[name] = _Values(example, shape, is_string, image)
+                self._values[name] = _FeatureValues(example, shape, is_string, image)
                 continue
             seen.is_string = seen.is_string and is_string
             if seen.image is not None:
@@ -238,7 +238,7 @@ class DatumSchema:
         counts = self._survey.context()
         entries: dict[str, DatumEntry] = {}
         for name, kind in self._kinds().items():
-            seen = self._values.get(name) or _Values(None, None, False, None)
+            seen = self._values.get(name) or _FeatureValues(None, None, False, None)
             shape, found, is_string = kind.shape, seen.shape, kind.dtype == "bytes"
             if name in self._sparse:
                 if found is not None and len(found) > 1:
@@ -267,7 +267,9 @@ class DatumSchema:
                 )
         return entries
 
-    def _check_dense(self, name: str, kind: Tensor, seen: _Values, counts: _core.SeenTuple) -> None:
+    def _check_dense(
+        self, name: str, kind: Tensor, seen: _FeatureValues, counts: _core.SeenTuple
+    ) -> None:
         """Raise if the number or the shape of the values of a dense feature varies."""
         present, _, _, low, high = counts
         sparse = name.removesuffix("_shape")

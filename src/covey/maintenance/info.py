@@ -23,9 +23,8 @@ from covey.index import (
 )
 from covey.index.scan import find_first_features, open_reader
 from covey.index.store import FoundIndex, find_index
-from covey.maintenance.duplicates import ContentHashes
 from covey.maintenance.report import choose_splits, shown_path
-from covey.maintenance.values import ValueSurvey
+from covey.maintenance.statistics import ContentHashes, ValueSurvey
 from covey.results import Duplicates, Info, SplitOverview, ValueSummary
 from covey.schema import Features
 from covey.schema.merge import unify

@@ -25,7 +25,7 @@ from covey.errors import (
     FileChangedError,
 )
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
-from covey.index import BY_FILE, IndexMetadata, ShardFiles
+from covey.index import BY_FILE, IndexMetadata
 from covey.index.scan import open_source, scan_shards, state_of
 from covey.labels import Classes, extend_names, find_label, guess_label, is_string
 from covey.maintenance.check import (
@@ -207,8 +207,8 @@ def _common_features(splits: Sequence[_SplitRepair], path: str) -> Features:
         ) from None
 
 
-class _SplitRepair:
-    """The repair of one split: a scan that finds the valid records, and a write that copies them.
+class _SplitRepair(OrderedRecords):
+    """The valid records of one split: a scan finds them, and a write copies them in their order.
 
     Args:
         layout: The dataset.
@@ -217,6 +217,10 @@ class _SplitRepair:
         bar: Progress bar.
         threads: Number of threads.
     """
+
+    uploads = False
+    _classes: Classes
+    """Classes of the copied records, known when they are written."""
 
     def __init__(
         self,
@@ -279,16 +283,65 @@ class _SplitRepair:
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin("writing", self.records, subject=split)
-            classes = Classes(features, label, extend_names(known or (), strings))
+            self._classes = Classes(features, label, extend_names(known or (), strings))
             (result,) = writer.write(
-                [_ValidRecords(self._split.files, self.shards, classes, self._threads)],
+                [self],
                 features,
-                classes,
+                self._classes,
                 self._bar,
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),
             )
             return result
+
+    def write_shards(
+        self,
+        target: Callable[[int], ShardTarget],
+        *,
+        first: int,
+        compression: str | None,
+        progress: Progress,
+    ) -> Iterator[ShardResult]:
+        """Write a shard for each one that has valid records."""
+        form = ShardFormat(
+            self._classes.features, self._classes.label is not None, compression, 6, target(0)
+        )
+        with ThreadPoolExecutor(self._threads, "covey-write") as executor:
+            copied = ordered_map(self._parts(first), executor, self._threads + 2)
+            yield from write_parts(form, copied, executor, progress.add)
+
+    def _parts(self, first: int) -> Iterator[Callable[[], ShardPart]]:
+        """Yield functions that return the valid records with their class ids, a part each."""
+        shard, records = 0, 0
+        for path, checked in zip(self._split.files.paths, self.shards, strict=True):
+            if not checked.valid:
+                continue
+            task = ShardTask(shard, shard, np.zeros(0, TABLE_DTYPE), records, 0, first + shard)
+            images = ImageSurvey(self._classes.features)
+            for block in self._blocks(path, checked):
+                yield partial(_read_labels, task, records, block, self._classes, images)
+                records += len(block)
+            if records - task.records_before != checked.valid:
+                raise _changed(path)
+            shard += 1
+
+    def _blocks(self, path: str, shard: CheckedShard) -> Iterator[Block]:
+        with (
+            open_source(self._split.files.storage, path) as file,
+            RecordReader(file, compression=shard.compression, on_error="skip") as reader,
+        ):
+            if state_of(file) not in (None, shard.stat):
+                raise _changed(path)
+            invalid = np.array(shard.invalid, np.int64)
+            for block in reader.scan():
+                if not isinstance(block, Block):
+                    continue  # a corrupt range
+                begin, end = np.searchsorted(invalid, [block.first, block.first + len(block)])
+                at = 0
+                for row in (*(invalid[begin:end] - block.first).tolist(), len(block)):
+                    if row > at:
+                        yield block[at:row]
+                    at = row + 1
 
     def _options(self, split: str, mode: Mode) -> WriteOptions:
         compressions = [shard.compression for shard in self.shards if shard.valid]
@@ -358,80 +411,6 @@ def _add_to(base: Features | None, features: Features, path: str) -> Features:
             remedy="pass another output=",
         )
     return merged
-
-
-class _ValidRecords(OrderedRecords):
-    """The valid records of a split, in their order.
-
-    Args:
-        files: Shards of the split.
-        shards: Results of their scans.
-        classes: Classes of the records.
-        threads: Number of threads that read class ids and compress records.
-    """
-
-    uploads = False
-
-    def __init__(
-        self, files: ShardFiles, shards: list[CheckedShard], classes: Classes, threads: int
-    ) -> None:
-        self._files = files
-        self._shards = shards
-        self._classes = classes
-        self._threads = threads
-
-    @property
-    def records(self) -> int:
-        return sum(each.valid for each in self._shards)
-
-    def write_shards(
-        self,
-        target: Callable[[int], ShardTarget],
-        *,
-        first: int,
-        compression: str | None,
-        progress: Progress,
-    ) -> Iterator[ShardResult]:
-        """Write a shard for each one that has valid records."""
-        form = ShardFormat(
-            self._classes.features, self._classes.label is not None, compression, 6, target(0)
-        )
-        with ThreadPoolExecutor(self._threads, "covey-write") as executor:
-            copied = ordered_map(self._parts(first), executor, self._threads + 2)
-            yield from write_parts(form, copied, executor, progress.add)
-
-    def _parts(self, first: int) -> Iterator[Callable[[], ShardPart]]:
-        """Yield functions that return the valid records with their class ids, a part each."""
-        shard, records = 0, 0
-        for path, checked in zip(self._files.paths, self._shards, strict=True):
-            if not checked.valid:
-                continue
-            task = ShardTask(shard, shard, np.zeros(0, TABLE_DTYPE), records, 0, first + shard)
-            images = ImageSurvey(self._classes.features)
-            for block in self._blocks(path, checked):
-                yield partial(_read_labels, task, records, block, self._classes, images)
-                records += len(block)
-            if records - task.records_before != checked.valid:
-                raise _changed(path)
-            shard += 1
-
-    def _blocks(self, path: str, shard: CheckedShard) -> Iterator[Block]:
-        with (
-            open_source(self._files.storage, path) as file,
-            RecordReader(file, compression=shard.compression, on_error="skip") as reader,
-        ):
-            if state_of(file) not in (None, shard.stat):
-                raise _changed(path)
-            invalid = np.array(shard.invalid, np.int64)
-            for block in reader.scan():
-                if not isinstance(block, Block):
-                    continue  # a corrupt range
-                begin, end = np.searchsorted(invalid, [block.first, block.first + len(block)])
-                at = 0
-                for row in (*(invalid[begin:end] - block.first).tolist(), len(block)):
-                    if row > at:
-                        yield block[at:row]
-                    at = row + 1
 
 
 def _read_labels(

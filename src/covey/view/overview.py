@@ -10,7 +10,7 @@ import numpy as np
 
 from covey.dataset.dataset import Dataset
 from covey.errors import CoveyError
-from covey.maintenance.values import ValueSurvey
+from covey.maintenance.statistics import ValueSurvey
 from covey.results import ValueSummary
 from covey.schema.images import read_header
 from covey.view import batches, media
