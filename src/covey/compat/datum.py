@@ -25,10 +25,10 @@ from covey.compat.datum_schema import (
     DatumSchema,
     ShardInfo,
     check_shard_info,
+    datum_splits,
     entries_to_json,
     merge_entries,
     read_entries,
-    read_shard_info,
     shape_of,
 )
 from covey.compat.serializer import Serializer
@@ -178,34 +178,27 @@ class TFRecordWriter:
             workers=1,
         )
 
-    def _items(self) -> Iterator[Any]:
-        """Yield the items of the generator."""
+    def _records(self) -> Iterator[tuple[Key, Mapping[str, Any], bytes]]:
+        """Yield the key, the dict and the record of each example."""
         position = 0
         try:
             for item in self.generator(**self.gen_kwargs):
-                yield item
+                yield self._record(item)
                 position += 1
-        except CoveyError:
+        except CoveyError as error:
+            error.example = position if error.example is None else error.example
             raise
         except Exception as error:
             reason = f"the generator failed: {type(error).__name__}: {error}"
             raise SourceError(reason, example=position) from error
 
-    def _records(self) -> Iterator[tuple[Key, Mapping[str, Any], bytes]]:
-        """Yield the key, the dict and the record of each example."""
-        for position, item in enumerate(self._items()):
-            is_pair = isinstance(item, (tuple, list)) and len(item) == 2
-            if not is_pair or not isinstance(item[1], Mapping):
-                reason = f"the generator yielded {str(item)[:60]!r}; must be a pair of key and dict"
-                raise FeatureError(reason, example=position)
-            try:
-                record = self._record(*item)
-            except CoveyError as error:
-                error.example = position if error.example is None else error.example
-                raise
-            yield record
-
-    def _record(self, key: Any, datum: Mapping[str, Any]) -> tuple[Key, Mapping[str, Any], bytes]:
+    def _record(self, item: Any) -> tuple[Key, Mapping[str, Any], bytes]:
+        is_pair = isinstance(item, (tuple, list)) and len(item) == 2
+        if not is_pair or not isinstance(item[1], Mapping):
+            raise FeatureError(
+                f"the generator yielded {str(item)[:60]!r}; must be a pair of key and dict"
+            )
+        key, datum = item
         datum = self.add_shape_fields(datum) if self.sparse_features else datum
         try:
             record = self.serializer(datum)
@@ -240,7 +233,7 @@ class TFRecordWriter:
             if len(shape) > 1:
                 sizes = [int(size or 0) for size in shape]
                 given = datum.get(f"{name}_shape", sizes)
-                if list(given) != sizes:
+                if np.ravel(given).tolist() != sizes:
                     raise FeatureError(
                         f"is {given}; the name is reserved for the shape {sizes} of {name!r}",
                         feature=f"{name}_shape",
@@ -267,7 +260,7 @@ class TFRecordWriter:
         cache, self._cache = self._cache, None
         with self._staging:
             entries = cache.schema.entries()
-            if read_shard_info(self._directory).keys() - {self.split}:
+            if self._shard_info().keys() - {self.split}:
                 known = read_entries(LocalStorage(), str(self._directory))
                 if known is not None:
                     entries = merge_entries(known, entries, str(self._directory))
@@ -291,12 +284,15 @@ class TFRecordWriter:
         }
         return Features({**declared.nest(declared), **shapes}) if shapes else declared
 
+    def _shard_info(self) -> ShardInfo:
+        return datum_splits(LocalStorage(), str(self._directory)) or {}
+
     def save_shard_info(self, shard_info: ShardInfo) -> None:
         """Replace the splits of `shard_info` in ``shard_info.json``."""
         checked = check_shard_info(shard_info)
         path = self._directory / SHARD_INFO_FILE
         with locked(self._directory):
-            known = read_shard_info(self._directory)
+            known = self._shard_info()
             if {**known, **checked} != known or not path.exists():
                 text = json.dumps({**known, **checked}, indent=1, ensure_ascii=False)
                 atomic_write(path, text.encode())

@@ -20,7 +20,6 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from covey.schema.columns import Shape, unify_shapes
 from covey.schema.images import read_header
 from covey.schema.infer import survey_kinds
 from covey.schema.types import Feature
-from covey.storage import LocalStorage, Storage
+from covey.storage import Storage
 from covey.untrusted import MAX_FEATURES, MAX_SHARDS, brief, check_name, check_path, parse_json
 
 ShardInfo = dict[str, dict[str, int]]
@@ -122,11 +121,6 @@ def datum_splits(storage: Storage, directory: str) -> ShardInfo | None:
     except FormatError as error:
         error.path = path
         raise
-
-
-def read_shard_info(directory: Path) -> ShardInfo:
-    """Return the shards of every split of a local directory; empty if the file does not exist."""
-    return datum_splits(LocalStorage(), str(directory)) or {}
 
 
 def check_shard_info(content: Any) -> ShardInfo:

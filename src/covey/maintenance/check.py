@@ -51,9 +51,9 @@ class CheckedBlock:
     """Class id of every row, 0 for invalid rows; empty without a label."""
     bytes: int
     """Size of the records without their frames."""
-    invalid: list[tuple[int, int, int, str]] = field(default_factory=list)
-    """Id, offset of the frame in the (decompressed) file, size and reason of the records that are
-    not examples or do not match the features, in order."""
+    invalid: list[tuple[int, int, str]] = field(default_factory=list)
+    """Id, offset of the frame in the (decompressed) file and reason of the records that are not
+    examples or do not match the features, in order."""
     strings: set[str] = field(default_factory=set)
     """Class names of the valid rows, if the label is a string."""
     surveys: list[_core.Survey] = field(default_factory=list)
@@ -93,7 +93,7 @@ class ExampleCheck:
         for row, result in self._divide(block, 0):
             if isinstance(result, str):
                 offset = block.position + int(block.offsets[row]) - HEADER_BYTES
-                found.invalid.append((block.first + row, offset, int(block.lengths[row]), result))
+                found.invalid.append((block.first + row, offset, result))
             elif isinstance(result, _core.Survey):
                 found.surveys.append(result)
             elif result is not None and not self._by_file:
@@ -152,8 +152,6 @@ class CheckedShard:
     """Size of the records without their frames."""
     invalid: list[int] = field(default_factory=list)
     """Ids of the records that are not examples or do not match the features."""
-    invalid_bytes: int = 0
-    """Size of these records without their frames."""
     strings: set[str] = field(default_factory=set)
     """Class names, if the label is a string."""
     surveys: list[_core.Survey] = field(default_factory=list)
@@ -214,10 +212,8 @@ def check_shard(
     found.records, found.corrupt = len(scan.locations), len(scan.skipped)
     wrong = [(each.record, each.offset or 0, each.reason) for each in scan.skipped]
     for block in scan.blocks:
-        for record, offset, size, reason in block.invalid:
-            wrong.append((record, offset, reason))
-            found.invalid.append(record)
-            found.invalid_bytes += size
+        wrong += block.invalid
+        found.invalid += [record for record, _, _ in block.invalid]
         found.data_bytes += block.bytes
         found.strings |= block.strings
         found.surveys += block.surveys

@@ -258,11 +258,9 @@ class _SplitRepair(OrderedRecords):
     @property
     def lost(self) -> list[Problem]:
         """Records and shards that are not copied."""
-        missing = Problems(self.name, None)
-        for name in self._split.missing:
-            missing.add(name, "the shard is missing")
-        found = [*(shard.problems for shard in self.shards), missing]
-        return [problem for each in found for problem in each.listed]
+        reason = "the shard is missing"
+        missing = [Problem(each, None, None, reason, self.name) for each in self._split.missing]
+        return [*(each for shard in self.shards for each in shard.problems.listed), *missing]
 
     def write(
         self,
