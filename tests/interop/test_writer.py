@@ -147,11 +147,12 @@ def test_every_type_in_every_reader(tmp_path):
             "ints": np.full((2, 3), i, np.uint8),
             "floats": [[0.5, i]],
             "tags": ["a", "b\0"][: i % 3],
+            "codes": [i],
             "boxes": np.full((i % 3, 4), i, np.float32),
         }
         for i in range(5)
     ]
-    path = write(tmp_path / "birds", data, ["tags", "boxes"], shards=2)
+    path = write(tmp_path / "birds", data, ["tags", "codes", "boxes"], shards=2)
     expected = [
         {
             **each,
@@ -173,6 +174,7 @@ def test_every_type_in_every_reader(tmp_path):
         "ints": entry("int", [2, 3]),
         "floats": entry("float", [1, 2]),
         "tags": entry("string", [None], False),
+        "codes": entry("int", [1], False),
         "boxes": entry("float", [None, 4], False),
         "boxes_shape": entry("int", [2]),
     }

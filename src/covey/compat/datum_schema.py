@@ -235,9 +235,10 @@ class DatumSchema:
             seen = self._values.get(name) or _FeatureValues(None, None, False, None)
             shape, found, is_string = kind.shape, seen.shape, kind.dtype == "bytes"
             if name in self._sparse:
-                if found is not None and len(found) > 1:
-                    # A string with two dimensions would be an image.
-                    shape = found if f"{name}_shape" in counts and not is_string else shape or (1,)
+                # A string with two dimensions would be an image.
+                has_shape = f"{name}_shape" in counts and not is_string
+                if has_shape and found is not None and len(found) > 1:
+                    shape = found
                 elif found != ():
                     shape = shape or (1,)
             else:
