@@ -290,12 +290,9 @@ class TFRecordWriter:
     def save_shard_info(self, shard_info: ShardInfo) -> None:
         """Replace the splits of `shard_info` in ``shard_info.json``."""
         checked = check_shard_info(shard_info)
-        path = self._directory / SHARD_INFO_FILE
         with locked(self._directory):
-            known = self._shard_info()
-            if {**known, **checked} != known or not path.exists():
-                text = json.dumps({**known, **checked}, indent=1, ensure_ascii=False)
-                atomic_write(path, text.encode())
+            text = json.dumps({**self._shard_info(), **checked}, indent=1, ensure_ascii=False)
+            atomic_write(self._directory / SHARD_INFO_FILE, text.encode())
 
 
 class _RecordCache:
