@@ -369,6 +369,7 @@ def test_sparse_strings_of_two_dimensions(tmp_path):
 def test_sparse_feature_that_some_examples_lack(tmp_path):
     write(tmp_path, [{"id": 0}, {"id": 1, "t": 5}, {"id": 2}], ["t"])
     assert [each["t"] for each in read(tmp_path)] == [[], [5], []]
+    assert mapping(tmp_path)["t"] == entry("int", [], False)
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,9 @@ class DatumSchema:
                 has_shape = f"{name}_shape" in counts and not is_string
                 if has_shape and found is not None and len(found) > 1:
                     shape = found
-                elif found != ():
-                    shape = shape or (1,)
+                else:
+                    is_scalar = found == () and counts[name][3:] == (1, 1)
+                    shape = () if is_scalar else shape or (1,)
             else:
                 self._check_dense(name, kind, seen, counts[name])
                 if seen.image is not None:
