@@ -405,9 +405,3 @@ def test_parts_are_deleted_on_request(tmp_path):
     result = repair(directory, None, delete_parts=True)
     assert (result.deleted, result.parts) == ((".covey-parts-train",), ())
     assert not list(directory.iterdir())
-
-
-def test_parts_are_deleted_in_place_only(directory, new):
-    with pytest.raises(DatasetError) as caught:
-        repair(directory, new, delete_parts=True)
-    assert caught.value.option == "delete_parts"
