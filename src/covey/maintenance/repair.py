@@ -25,9 +25,9 @@ from covey.errors import (
     FileChangedError,
 )
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
-from covey.index import BY_FILE, IndexMetadata
+from covey.index import IndexMetadata
 from covey.index.scan import open_source, scan_shards, state_of
-from covey.labels import Classes, extend_names, find_label, guess_label, is_string
+from covey.labels import Classes, can_be_label, extend_names, guess_label, is_string
 from covey.maintenance.check import (
     CheckedShard,
     ExampleCheck,
@@ -385,14 +385,11 @@ class _SplitRepair(OrderedRecords):
 
 def _find_label(features: Features | None, metadata: IndexMetadata | None) -> str | None:
     """Return the label feature of the index, or a feature with the name of a label."""
-    if features is None:
+    if features is None or (metadata is not None and metadata.label is None):
         return None
-    if metadata is None or metadata.label == BY_FILE:  # the new files have other names
-        return guess_label(features)
-    try:
-        return None if metadata.label is None else find_label(features, metadata.label)
-    except DatasetError:
-        return guess_label(features)
+    label = None if metadata is None else metadata.label  # "@file": the new files have other names
+    is_label = label is not None and label in features and can_be_label(features[label])
+    return label if is_label else guess_label(features)
 
 
 def _add_to(base: Features | None, features: Features, path: str) -> Features:
