@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import Any
@@ -27,6 +26,7 @@ class MemorySampler(Sampler):
 
     Args:
         x: The examples.
+        y: The labels of the examples; None for their positions.
         make_plan: A function of the number of classes and of examples per class that returns the
             plan of the batches.
         share: Rank, world size and mode.
@@ -36,6 +36,7 @@ class MemorySampler(Sampler):
     def __init__(
         self,
         x: ExampleRows,
+        y: NDArray[Any] | None,
         make_plan: Callable[[int, int], Plan],
         share: tuple[int, int, Mode],
         *arguments: Any,
@@ -43,6 +44,7 @@ class MemorySampler(Sampler):
     ) -> None:
         super().__init__(*arguments, **options)
         self._x = x
+        self._y: Any = y
         self._make_plan = make_plan
         self._share = share
         self._plans: dict[tuple[int, int], Plan] = {}
@@ -59,15 +61,15 @@ class MemorySampler(Sampler):
         """The plan of the batches."""
         return self._plan(self.classes_per_batch, self.examples_per_class_per_batch)
 
-    @abstractmethod
-    def _labels(self, ids: Ids) -> Any:
-        """Return the labels of examples."""
+    def _take(self, ids: Ids) -> tuple[Any, Any]:
+        """Return x and y of examples."""
+        return self._x.take(ids), ids if self._y is None else self._y[ids]
 
     def get_examples(
         self, batch_id: int, num_classes: int, examples_per_class: int
     ) -> tuple[Any, Any]:
         ids = self._plan(num_classes, examples_per_class).batch(self.step(batch_id))
-        return self._x.take(ids), self._labels(ids)
+        return self._take(ids)
 
     def _key(self, step: int) -> BatchKey:
         key = self.plan.key(step)
@@ -145,7 +147,7 @@ class MultiShotMemorySampler(MemorySampler):
             "an integer >= 1",
             remedy="pass load_example_fn= by name; it is not the third argument",
         )
-        rows, self._y, self._classes = labelled(x, y, load_example_fn)
+        rows, labels, self._classes = labelled(x, y, load_example_fn)
         self._seed = check_seed(seed)
         make_plan = partial(
             BalancedPlan,
@@ -157,6 +159,7 @@ class MultiShotMemorySampler(MemorySampler):
         )
         super().__init__(
             rows,
+            labels,
             make_plan,
             (rank, world_size, mode),
             classes_per_batch,
@@ -167,9 +170,6 @@ class MultiShotMemorySampler(MemorySampler):
             framework=framework,
             **options,
         )
-
-    def _labels(self, ids: Ids) -> Any:
-        return self._y[ids]
 
     @property
     def load_example_fn(self) -> Callable[[Any], Any]:
@@ -219,7 +219,7 @@ class MultiShotMemorySampler(MemorySampler):
         """
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]
-        return self._to_tensors(self._x.take(ids), self._labels(ids))
+        return self._to_tensors(*self._take(ids))
 
 
 def load_image(
@@ -346,6 +346,7 @@ class SingleShotMemorySampler(MemorySampler):
         rows = ExampleRows(x)
         super().__init__(
             rows,
+            None,
             partial(_make_plan, len(rows), seed),
             (rank, world_size, mode),
             examples_per_batch if class_per_batch is None else class_per_batch,
@@ -359,9 +360,6 @@ class SingleShotMemorySampler(MemorySampler):
             ),
             **options,
         )
-
-    def _labels(self, ids: Ids) -> Any:
-        return ids
 
     @property
     def _augmented_examples_per_class(self) -> int:
@@ -389,7 +387,7 @@ class SingleShotMemorySampler(MemorySampler):
             size: The number of examples; -1 is all that follow.
         """
         ids = np.arange(*parse_slice(begin, size, self.num_examples))
-        return self._to_tensors(*self._augment(self._x.take(ids), ids, 0))
+        return self._to_tensors(*self._augment(*self._take(ids), 0))
 
 
 def _make_plan(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:
