@@ -329,15 +329,15 @@ def test_images_of_one_channel_have_no_saturation_and_hue():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.zeros((4, 4)), r"shape \(4, 4\)"),
+        (np.zeros((4, 4)), r"shape of x is \(4, 4\)"),
         (np.zeros((2, 4, 4, 4)), "1 or 3 channels"),
-        (np.zeros((2, 0, 4, 3)), r"shape \(2, 0, 4, 3\)"),
-        (np.zeros((2, 4, 4, 3), np.int64), "the dtype of x is int64; must be uint8"),
-        (np.zeros((2, 4, 4, 3), bool), "the dtype of x is bool"),
-        (np.full((2, 4, 4, 3), 255.0), "from 255.0 to 255.0.*divide by 255"),
+        (np.zeros((2, 0, 4, 3)), r"shape of x is \(2, 0, 4, 3\)"),
+        (np.zeros((2, 4, 4, 3), np.int64), "dtype of x is .*int64.*; must be uint8"),
+        (np.zeros((2, 4, 4, 3), bool), "dtype of x is .*bool"),
+        (np.full((2, 4, 4, 3), 255.0), r"range of x is \(255.0, 255.0\); must be .*divide by 255"),
         (np.full((2, 4, 4, 3), -1.0), "from 0 to 1"),
         (np.full((2, 4, 4, 3), np.nan), "nan"),
-        ({"image": 3}, r"shape \(\)"),
+        ({"image": 3}, r"shape of x is \(\)"),
         (torch.zeros((2, 4, 4, 3), device="meta"), r"x is a torch.Tensor.*ds.batches\(augmenter="),
     ],
     ids=lambda value: None,
@@ -353,7 +353,7 @@ def test_invalid_images(x, message):
 def test_invalid_arguments():
     x = random_images(2)
     for classes in ([1], 3, np.zeros(0)):
-        with pytest.raises(ValueError, match=r"y has the shape .*; must be .2"):
+        with pytest.raises(ValueError, match=r"shape of y is .*; must be .2"):
             ContrastiveAugmenter()(x, classes, 2)
     for count, step in ((0, 0), (1.5, 0), (2, -1), (2, 2**64), (2, None)):
         with pytest.raises(PlanError) as error:
