@@ -112,12 +112,9 @@ def labelled(
         labels = as_array(given)
     except ValueError:  # lists of different lengths
         labels = np.zeros(())
-    if labels.ndim == 0 or labels.size != len(labels):
-        raise DatasetError(f"y has shape {labels.shape}; must be (examples,), one label each")
-    if len(rows) != len(labels):
-        raise DatasetError(
-            f"x has {len(rows):,} examples and y has {len(labels):,}; must have the same number"
-        )
+    is_valid = labels.ndim > 0 and labels.size == len(labels)
+    check("shape of y", labels.shape, is_valid, "(examples,), one label each")
+    check("length of y", len(labels), len(rows) == len(labels), f"{len(rows)}, as of x")
     if labels.dtype.kind in "US" and given is not y:  # numpy converts integers beside strings
         return rows, labels, ClassTable.parse(np.array(given, object).reshape(-1).tolist())
     return rows, labels, parse_classes(labels)

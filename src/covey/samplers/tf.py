@@ -426,21 +426,15 @@ def _read_all(ds: Any, label_output: int | str | None) -> Any:
             "the dataset has no examples" if count == 0 else "the dataset has no known size",
             remedy="use take(), or tf.data.experimental.assert_cardinality(count)",
         )
-    if not isinstance(spec, tuple) or len(spec) < 2:
-        raise DatasetError(
-            f"an example of the dataset is {spec}; must be (x, y), or a longer tuple"
-        )
+    is_pair = isinstance(spec, tuple) and len(spec) >= 2
+    check("example of ds", spec, is_pair, "(x, y), or a longer tuple")
     y = _label_of(spec, label_output)
-    if not isinstance(y, tf.TensorSpec) or y.shape.rank not in (None, 0):
-        raise DatasetError(
-            f"y is {y}; must be a scalar",
-            remedy="select the label with label_output=, or call ds.unbatch()",
-        )
-    if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec)):
-        raise FeatureError(
-            f"an example of the dataset is {spec}; must be tensors that are neither ragged nor "
-            "sparse"
-        )
+    is_scalar = isinstance(y, tf.TensorSpec) and y.shape.rank in (None, 0)
+    remedy = "select the label with label_output=, or call ds.unbatch()"
+    check("y", y, is_scalar, "a scalar", remedy=remedy)
+    is_dense = all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec))
+    allowed = "tensors that are neither ragged nor sparse"
+    check("example of ds", spec, is_dense, allowed, error=FeatureError)
     try:
         return ds.batch(count).get_single_element()
     except tf.errors.InvalidArgumentError as error:
