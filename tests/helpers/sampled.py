@@ -53,6 +53,12 @@ def drawn(sampler: Any) -> list[list[int]]:
     return [x.tolist() for x, _ in sampler]
 
 
+def is_exact(y: Any, classes: int, examples: int) -> bool:
+    """Return whether labels have this number of classes, with this number of examples each."""
+    found, counts = np.unique(np.asarray(y), return_counts=True)
+    return len(found) == classes and set(counts.tolist()) == {examples}
+
+
 def is_fair(drawn: Sequence[Any], items: Sequence[Any]) -> bool:
     """Return whether every item is drawn once before any is drawn twice, and so on."""
     count, allowed = len(items), set(items)

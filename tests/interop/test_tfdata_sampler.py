@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from sampled import is_fair
+from sampled import is_exact, is_fair
 
 from covey.samplers import TFDataSampler
 
@@ -14,11 +14,6 @@ LABELS = np.random.default_rng(1).permutation(COUNT) % CLASSES
 def numbered(labels=LABELS):
     """Return examples that are their numbers, and their classes."""
     return tf.data.Dataset.from_tensor_slices((np.arange(len(labels)), labels))
-
-
-def is_exact(y, classes, examples):
-    found, counts = np.unique(np.asarray(y), return_counts=True)
-    return len(found) == classes and set(counts.tolist()) == {examples}
 
 
 def steps(batches, count):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from opened import opened, put
-from sampled import is_fair
+from sampled import is_exact, is_fair
 from written import files, restore_replaced, write
 
 import covey
@@ -54,11 +54,6 @@ def dataset(tmp_path):
     write(map(example, range(COUNT)), tmp_path / "birds", features=FEATURES, label="label",
           shards=SHARDS)  # fmt: skip
     return tmp_path / "birds"
-
-
-def is_exact(y, classes, examples):
-    found, counts = np.unique(np.asarray(y), return_counts=True)
-    return len(found) == classes and set(counts.tolist()) == {examples}
 
 
 def numbers(x):
