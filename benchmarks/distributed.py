@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from covey._fork import cpu_count
 
 import covey
 from benchmarks.data import FOLDER, Data, small
