@@ -83,7 +83,7 @@ class RowTables {
 // How records are addressed.
 enum class AddressMode : std::uint8_t {
   plain,          // `offset` is the position in the shard
-  members,        // `offset` is that of a GZIP member, `inner_offset` the position in its data
+  members,        // `offset` locates a GZIP member, `inner_offset` a record in its data
   single_stream,  // `offset` is 0, `inner_offset` the position in the decompressed shard
 };
 

@@ -89,8 +89,8 @@ struct Framing {
 // Chooses the box of one view of an image, as a function of (seed, batch, row, view). The results
 // must never change: published seeds depend on them.
 //
-// A random box is that of torchvision's RandomResizedCrop: ten attempts at an area that is uniform
-// in `scale` and an aspect ratio whose logarithm is uniform, then a central box.
+// A random box is chosen as by torchvision's RandomResizedCrop: ten attempts at an area that is
+// uniform in `scale` and an aspect ratio whose logarithm is uniform, then a central box.
 Framing choose_framing(const ImageSpec& spec, ImageSize image, const RowKey& key,
                        std::size_t view) noexcept;
 

@@ -75,7 +75,7 @@ class WriteResult:
     """Examples that were not written, with ``on_error="skip"``."""
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
-    """Shards of the replaced version, which the next write deletes. Those of a directory are moved
+    """Shards of the replaced version, which the next write deletes. Shards in a directory are moved
     to ``.covey-old``, where patterns do not find them; at a URL they stay beside the others."""
     kept_splits: tuple[str, ...] = field(default=(), repr=False)
     """Splits of earlier writes, which this write did not change."""

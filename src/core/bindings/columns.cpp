@@ -97,7 +97,7 @@ void init(ColumnSpec* self, std::string key, std::string_view dtype, std::string
   new (self) ColumnSpec(std::move(result));
 }
 
-// Whether the format of a buffer (a letter of the struct module) is that of the element.
+// Whether the format of a buffer (a letter of the struct module) matches the element.
 bool is_format(const char* format, std::size_t itemsize, Element element) {
   if (format == nullptr) format = "B";
   if (*format == '@' || *format == '=' || *format == '<') ++format;
@@ -159,7 +159,7 @@ bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
     if (overflow != 0) return false;
     if (!floats) {
       if (integer < spec.minimum || integer > spec.maximum) return false;
-      // Little-endian: the first bytes are those of narrower types.
+      // Little-endian: the first bytes are the value of narrower types.
       std::memcpy(out, &integer, element_size(element));
       return true;
     }
@@ -172,7 +172,7 @@ bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
   } else if (PyFloat_Check(value) && floats) {
     number = PyFloat_AS_DOUBLE(value);
     if (accept == Accept::inferred && spec.shape.empty()) {
-      // Beside scalars of numpy's float32, inference must see those of Python.
+      // Beside scalars of numpy's float32, inference must see scalars of Python.
       if (element == Element::float32) return false;
       if (is_decimal(spec, accept) && !is_same_in_float32(number)) return false;
     }

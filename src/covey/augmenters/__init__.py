@@ -60,7 +60,7 @@ class Augmenter(ABC):
         row: int = 0,
         rng: Any = None,
     ) -> Any:
-        """Call :meth:`augment` with those of `step`, `row` and `rng` that it accepts."""
+        """Call :meth:`augment`, with `step`, `row` and `rng` if it accepts them."""
         augment: Callable[..., Any] = self.augment
         seeded = {"step": step, "row": row, "rng": rng}
         used = {name: seeded[name] for name in accepted(augment)}
@@ -107,7 +107,7 @@ class ContrastiveAugmenter(Augmenter):
     Args:
         seed: Seed of all random choices.
         views: Number of views per example (default: as described above).
-        size: ``(height, width)`` of views, or one integer for both (default: that of the images).
+        size: ``(height, width)`` of views, or one integer for both (default: as the images).
         crop: Smallest and largest fraction of the area of an image that a view shows; None
             disables cropping.
         ratio: Smallest and largest ratio of width to height of a crop.

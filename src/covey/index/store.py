@@ -86,7 +86,7 @@ class Index:
         return [0, *accumulate(shard.records for shard in self.metadata.shards)]
 
     def check_read(self) -> None:
-        """Check that arrays that were just read are not those of a truncated file.
+        """Check that the file of arrays that were just read is not truncated.
 
         Raises:
             FileChangedError: If a file was truncated while it was mapped.
